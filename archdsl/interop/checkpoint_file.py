@@ -63,7 +63,7 @@ class CheckpointFile:
     types: dict[str, str] = field(default_factory=dict)
     """`model_type` to the model of the spec beside the file."""
     prefixes: dict[str, str] = field(default_factory=dict)
-    """By `model_type`, what the names of its classes begin with, where the family knows them without it."""
+    """By `model_type`, what the names of its classes begin with, which the spec leaves out; or a class as a whole."""
     base: str = ""
     """A prefix that files without a head leave out."""
     bases: dict[str, str] = field(default_factory=dict)

@@ -227,14 +227,15 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
         default = "null" if any(n in leaves for n in f.names) else f.default
         value = leaves[name] if name is not None else json.loads(default or "null")
         if f.kinds and value is not None:
-            found.values[f.ours] = _layers(f, value)
+            found.values[f.ours] = layers = _layers(f, value)
+            found.values.setdefault("layers", len(layers.names))
         elif f.ours.isidentifier() and f.ours not in CONSTANTS:
             if found.values.setdefault(f.ours, value) not in (None, value):
                 other = shortened(json.dumps(found.values[f.ours]), 60)
                 raise error("E0533", f"`{f.names[0]}` of config.json is {json.dumps(value)}, not {other} as its like")
-            if found.values[f.ours] is None:
+            if found.values[f.ours] is None and f.default in (None, "null"):
                 del found.values[f.ours]
-        elif value is not None:
+        elif value is not None and all(other.names[0] != f.names[0] for other, _ in found.demands):
             found.demands.append((f, value))
     if said:
         shown = ", ".join(f"`{n}: {shortened(json.dumps(leaves[n]), 40)}`" for n in said[:8])
@@ -253,8 +254,9 @@ def _class(mapping: CheckpointFile, kind: str, name: Any, back: bool = False) ->
 
 
 def _layers(f: MappedField, value: Any) -> Layers:
-    """A list with a kind for each layer. Raises ArchError E0533 where it is none."""
+    """A list with a kind for each layer, or a word with a letter for each. Raises ArchError E0533 where it is none."""
     known = {kind for kind, _ in f.kinds}
+    value = [*value] if isinstance(value, str) else value
     wrong = [k for k in value if str(k) not in known] if isinstance(value, list) else [value]
     if wrong:
         said = f"`{f.names[0]}` of config.json has {shortened(json.dumps(wrong[0]), 60)}"
@@ -305,7 +307,7 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
             continue
         value = known[f.ours] if f.ours in known else _worth(f, known)
         if f.kinds:
-            kinds = {name: int(kind) if kind.isdigit() else kind for kind, name in f.kinds}
+            kinds = {name: int(kind) if kind.isdigit() else kind for kind, name in reversed(f.kinds)}
             value = [kinds.get(name) for name in value]
         *around, last = f.names[0].split(".")
         into = found
@@ -314,6 +316,8 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
         if isinstance(value, int) and isinstance(json.loads(f.default or "null"), float):
             value = float(value)  # transformers is strict about it
         into.setdefault(last, [_class(mapping, kind, value, back=True)] if last == "architectures" else value)
+    if not any(f.names[0] == "architectures" for f in mapping.fields):
+        found.setdefault("pad_token_id", None)  # decoders need none, and a class may have one beyond this vocabulary
     return {n: [*v.values()] if isinstance(v, dict) and all(map(str.isdigit, v)) else v for n, v in found.items()}
 
 

@@ -37,7 +37,7 @@ from archdsl.weights.safetensors import Checkpoint, Progress, saved
 
 NEAREST = 8
 """So many families are compared: first the one that the model's name begins with, then those whose weights have the
-most names in common with the model's."""
+most names in common with the model's, of which many families have all."""
 MOST_GUESSES = 32
 
 
@@ -58,7 +58,9 @@ def native_type(model: Model, prefix: str = "") -> NativeType:
     own = Form(flatten(model))
     names = {starred(w.path) for w in weights(model)}
     known = {kind: m for kind, m in shipped().items() if kind.startswith("gguf_") is bool(prefix)}
-    near = sorted(known, key=lambda kind: (not model.name.startswith(kind), -_likeness(names, known[kind])))[:NEAREST]
+    like = sorted(known, key=lambda kind: (not model.name.startswith(kind), -_likeness(names, known[kind])))
+    apart = {kind: _apart(names, known[kind], kind) for kind in like[: 3 * NEAREST]}
+    near = sorted(apart, key=lambda kind: (not model.name.startswith(kind), apart[kind]))[:NEAREST]
     for kind in near:
         mapping = known[kind]
         for values in _guesses(model, mapping, mapping.types[kind]):
@@ -108,7 +110,7 @@ def save(
     if weights is not None:
         Checkpoint(weights).demand(saved(model))
     output.mkdir(parents=True, exist_ok=True)
-    config = {"architectures": [architecture(found.kind)], **found.config, **(tokens or {})}
+    config = {"architectures": [architecture(found.mapping, found.kind)], **found.config, **(tokens or {})}
     if weights is not None or seed is not None:
         with TemporaryDirectory(dir=output, prefix=".weights.") as folder:
             stored = Path(folder) / "model.safetensors"
@@ -122,22 +124,10 @@ def save(
     return [*sorted(output.glob("model*.safetensors*")), *dict.fromkeys(files), output / "config.json"]
 
 
-CLASSES = {
-    "gemma3_text": "Gemma3ForCausalLM",
-    "gpt2": "GPT2LMHeadModel",
-    "gpt_neox": "GPTNeoXForCausalLM",
-    "gptj": "GPTJForCausalLM",
-    "llama4_text": "Llama4ForCausalLM",
-    "opt": "OPTForCausalLM",
-    "smollm3": "SmolLM3ForCausalLM",
-    "stablelm": "StableLmForCausalLM",
-}
-"""Classes of types whose name is not made of the type's."""
-
-
-def architecture(kind: str) -> str:
+def architecture(mapping: CheckpointFile, kind: str) -> str:
     """The class of transformers of a type."""
-    return CLASSES.get(kind) or "".join(word.capitalize() for word in kind.split("_")) + "ForCausalLM"
+    begin = mapping.prefixes.get(kind) or "".join(word.capitalize() for word in kind.split("_"))
+    return begin if begin.endswith("Model") else f"{begin}ForCausalLM"
 
 
 def _likeness(names: set[str], mapping: CheckpointFile) -> float:
@@ -150,6 +140,12 @@ def _likeness(names: set[str], mapping: CheckpointFile) -> float:
     covered = sum(any(met(name, rule) for rule in rules) for name in names)
     used = sum(any(met(name, rule) for name in names) for rule in rules)
     return covered / max(len(names), 1) + used / max(len(rules), 1)
+
+
+def _apart(names: set[str], mapping: CheckpointFile, kind: str) -> tuple[int, int]:
+    """How many names of weights a family and a model do not share; of several that share all, plain renames first."""
+    own = {starred(w.path) for w in weights(load(mapping.spec, model=mapping.types[kind]))}
+    return len(names ^ own), sum(rule.axes is not None for rule in mapping.rules)
 
 
 # --- guesses ----------------------------------------------------------------------------------------------------------

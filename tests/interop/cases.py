@@ -54,22 +54,26 @@ YARN = {
     "beta_fast": 32.0,
     "beta_slow": 1.0,
 }
-DEEPSEEK = {
-    **LLAMA,
-    "num_key_value_heads": 4,
+EXPERTS = {
     "moe_intermediate_size": 24,
     "n_routed_experts": 8,
     "n_shared_experts": 1,
     "num_experts_per_tok": 3,
     "first_k_dense_replace": 1,
+    "n_group": 4,
+    "topk_group": 2,
+}
+DEEPSEEK = {
+    **LLAMA,
+    **EXPERTS,
+    "num_key_value_heads": 4,
     "q_lora_rank": 28,
     "kv_lora_rank": 20,
     "qk_nope_head_dim": 12,
     "qk_rope_head_dim": 8,
     "v_head_dim": 16,
-    "n_group": 4,
-    "topk_group": 2,
 }
+ERNIE = {"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24}
 
 DISTILBERT = {
     "vocab_size": 96,
@@ -113,16 +117,30 @@ MAMBA2 = {
     "n_groups": 2,
 }
 
-QWEN3_NEXT = {
+DELTA = {
     "head_dim": 16,
     "linear_num_value_heads": 4,
     "linear_num_key_heads": 2,
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 8,
+}
+QWEN3_NEXT = {
+    **DELTA,
     "num_experts": 4,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 24,
     "shared_expert_intermediate_size": 32,
+}
+HYBRID = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "shared_intermediate_size": 40,
+    "mamba_n_heads": 6,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 8,
+    "embedding_multiplier": 6.0,
+    "residual_multiplier": 0.4,
+    "attention_multiplier": 0.2,
+    "logits_scaling": 3.0,
 }
 LLAMA4 = {
     "head_dim": 12,
@@ -154,6 +172,21 @@ class Tiny:
 
 CASES = {
     "gpt2": Tiny("GPT2LMHeadModel", GPT),
+    "gpt_bigcode": Tiny("GPTBigCodeForCausalLM", GPT),
+    "gpt_bigcode-heads": Tiny(
+        "GPTBigCodeForCausalLM", GPT, {"multi_query": False, "n_inner": 80, "tie_word_embeddings": False}
+    ),
+    "gpt_neo": Tiny(
+        "GPTNeoForCausalLM",
+        OF_HEADS,
+        {"num_hidden_layers": 4, "window_size": 8, "attention_types": [[["global", "local"], 2]]},
+    ),
+    "gpt_neo-order": Tiny(
+        "GPTNeoForCausalLM",
+        OF_HEADS,
+        {"num_hidden_layers": 3, "window_size": 8, "attention_types": [[["local"], 1], [["global"], 2]]},
+    ),
+    "mpt": Tiny("MptForCausalLM", {"vocab_size": 96, "d_model": 48, "n_layers": 2, "n_heads": 6, "max_seq_len": 64}),
     "llama": Tiny("LlamaForCausalLM", LLAMA),
     "llama-tied-scaled": Tiny(
         "LlamaForCausalLM", LLAMA, {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "head_dim": 16}
@@ -164,6 +197,10 @@ CASES = {
         {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 8.0}},
     ),
     "llama-biases": Tiny("LlamaForCausalLM", LLAMA, {"attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-5}),
+    "seed_oss": Tiny("SeedOssForCausalLM", LLAMA, {"head_dim": 16}),
+    "seed_oss-biases": Tiny(
+        "SeedOssForCausalLM", LLAMA, {"attention_out_bias": True, "mlp_bias": True, "tie_word_embeddings": True}
+    ),
     "llama-wide": Tiny("LlamaForCausalLM", LLAMA, {"hidden_size": 64, "intermediate_size": 96}),
     "mistral": Tiny("MistralForCausalLM", LLAMA, {"sliding_window": None}),
     "mistral-window": Tiny("MistralForCausalLM", LLAMA, {"sliding_window": 8}),
@@ -181,17 +218,94 @@ CASES = {
             "norm_topk_prob": True,
         },
     ),
+    "olmoe": Tiny("OlmoeForCausalLM", LLAMA, {"num_experts": 6, "num_experts_per_tok": 2}),
+    "qwen2_moe": Tiny(
+        "Qwen2MoeForCausalLM",
+        LLAMA,
+        {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 40,
+            "norm_topk_prob": True,
+        },
+    ),
+    "cohere": Tiny("CohereForCausalLM", LLAMA, {"use_qk_norm": True, "logit_scale": 0.3, "pad_token_id": 0}),
+    "cohere-biases": Tiny(
+        "CohereForCausalLM", LLAMA, {"attention_bias": True, "tie_word_embeddings": False, "pad_token_id": 0}
+    ),
+    "cohere2": Tiny(
+        "Cohere2ForCausalLM",
+        LLAMA,
+        {"num_hidden_layers": 5, "sliding_window": 8, "logit_scale": 0.3, "pad_token_id": 0},
+    ),
+    "starcoder2": Tiny("Starcoder2ForCausalLM", LLAMA),
+    "starcoder2-window": Tiny(
+        "Starcoder2ForCausalLM", LLAMA, {"sliding_window": 8, "use_bias": False, "tie_word_embeddings": False}
+    ),
     "gpt_neox": Tiny("GPTNeoXForCausalLM", OF_HEADS, {"hidden_size": 64}),
     "gpt_neox-serial": Tiny("GPTNeoXForCausalLM", OF_HEADS, {"use_parallel_residual": False, "rotary_pct": 0.5}),
     "gpt_neox-fast": Tiny("GPTNeoXForCausalLM", OF_HEADS, {"hidden_size": 64, "hidden_act": "gelu_fast"}),
     "gptj": Tiny("GPTJForCausalLM", GPT, {"rotary_dim": 8}),
+    "codegen": Tiny("CodeGenForCausalLM", GPT, {"rotary_dim": 8, "n_embd": 64}),
+    "gpt1": Tiny("OpenAIGPTLMHeadModel", GPT),
+    "ctrl": Tiny("CTRLLMHeadModel", GPT, {"dff": 80}),
+    "biogpt": Tiny("BioGptForCausalLM", OF_HEADS),
+    "xglm": Tiny(
+        "XGLMForCausalLM",
+        {"vocab_size": 96, "d_model": 48, "num_layers": 2, "attention_heads": 4, "ffn_dim": 80, "layerdrop": 0.0},
+    ),
+    "xglm-unscaled": Tiny(
+        "XGLMForCausalLM",
+        {
+            "vocab_size": 96,
+            "d_model": 48,
+            "num_layers": 2,
+            "attention_heads": 4,
+            "ffn_dim": 80,
+            "scale_embedding": False,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "persimmon": Tiny("PersimmonForCausalLM", OF_HEADS, {"hidden_size": 64}),
+    "persimmon-plain": Tiny("PersimmonForCausalLM", OF_HEADS, {"hidden_size": 64, "qk_layernorm": False}),
     "opt": Tiny("OPTForCausalLM", without(OF_HEADS, "intermediate_size"), {"ffn_dim": 80, "word_embed_proj_dim": 48}),
     "phi": Tiny("PhiForCausalLM", LLAMA),
     "stablelm": Tiny("StableLmForCausalLM", LLAMA, {"use_qkv_bias": True, "hidden_size": 64}),
+    "ernie4_5": Tiny("Ernie4_5ForCausalLM", LLAMA, {"head_dim": 16, "use_bias": True}),
+    "helium": Tiny("HeliumForCausalLM", LLAMA, {"head_dim": 12, "pad_token_id": 0}),
+    "arcee": Tiny("ArceeForCausalLM", LLAMA, {"rope_parameters": YARN, "mlp_bias": True}),
+    "hunyuan_v1_dense": Tiny("HunYuanDenseV1ForCausalLM", LLAMA, {"head_dim": 16}),
+    "hunyuan_v1_dense-scaled": Tiny(
+        "HunYuanDenseV1ForCausalLM",
+        LLAMA,
+        {
+            "head_dim": 16,
+            "attention_bias": True,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 1.0, "alpha": 50.0},
+        },
+    ),
+    "exaone4": Tiny("Exaone4ForCausalLM", LLAMA, {"num_hidden_layers": 5, "sliding_window": 8}),
+    "exaone4-full": Tiny("Exaone4ForCausalLM", LLAMA, {"sliding_window": None, "layer_types": 2 * ["full_attention"]}),
+    "glm": Tiny("GlmForCausalLM", LLAMA, {"head_dim": 16}),
+    "glm4": Tiny("Glm4ForCausalLM", LLAMA, {"head_dim": 16, "attention_bias": False}),
+    "nemotron": Tiny("NemotronForCausalLM", LLAMA, {"head_dim": 16}),
+    "nemotron-biases": Tiny("NemotronForCausalLM", LLAMA, {"head_dim": 16, "attention_bias": True, "mlp_bias": True}),
     "granite": Tiny(
         "GraniteForCausalLM",
         LLAMA,
         {"embedding_multiplier": 6.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2, "logits_scaling": 3.0},
+    ),
+    "granitemoe": Tiny(
+        "GraniteMoeForCausalLM",
+        LLAMA,
+        {
+            "num_local_experts": 4,
+            "embedding_multiplier": 6.0,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 3.0,
+        },
     ),
     "gemma2": Tiny("Gemma2ForCausalLM", LLAMA, {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 24}),
     "olmo2": Tiny("Olmo2ForCausalLM", LLAMA),
@@ -206,6 +320,14 @@ CASES = {
             "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
         },
     ),
+    "glm4_moe": Tiny(
+        "Glm4MoeForCausalLM", LLAMA, {**EXPERTS, "head_dim": 16, "use_qk_norm": True, "attention_bias": True}
+    ),
+    "ernie4_5_moe": Tiny("Ernie4_5_MoeForCausalLM", LLAMA, ERNIE | {"num_hidden_layers": 3}),
+    "ernie4_5_moe-biases": Tiny(
+        "Ernie4_5_MoeForCausalLM", LLAMA, ERNIE | {"use_bias": True, "tie_word_embeddings": False}
+    ),
+    "dots1": Tiny("Dots1ForCausalLM", LLAMA, EXPERTS | {"max_window_layers": 2, "norm_topk_prob": True}),
     "deepseek_v2": Tiny("DeepseekV2ForCausalLM", DEEPSEEK, {"n_group": 1, "topk_group": 1, "q_lora_rank": None}),
     "deepseek_v2-groups": Tiny(
         "DeepseekV2ForCausalLM",
@@ -248,12 +370,11 @@ CASES = {
         },
     ),
     "gemma": Tiny("GemmaForCausalLM", LLAMA, {"head_dim": 16}),
-    "phi3": Tiny("Phi3ForCausalLM", LLAMA, {"vocab_size": 32_064}),  # its padding is token 32,000
+    "phi3": Tiny("Phi3ForCausalLM", LLAMA),
     "phi3-part": Tiny(
         "Phi3ForCausalLM",
         LLAMA,
         {
-            "vocab_size": 32_064,
             "hidden_size": 64,
             "sliding_window": 8,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
@@ -265,7 +386,6 @@ CASES = {
         "Phi3ForCausalLM",
         LLAMA,
         {
-            "vocab_size": 32_064,
             "hidden_size": 64,
             "original_max_position_embeddings": 8,
             "rope_parameters": {
@@ -306,6 +426,9 @@ CASES = {
     "bert_generation": Tiny("BertGenerationEncoder", OF_HEADS),
     "bert_generation-decoder": Tiny("BertGenerationDecoder", OF_HEADS, {"is_decoder": True}),
     "mamba": Tiny("MambaForCausalLM", {"vocab_size": 96, "hidden_size": 48, "state_size": 8, "num_hidden_layers": 2}),
+    "falcon_mamba": Tiny(
+        "FalconMambaForCausalLM", {"vocab_size": 96, "hidden_size": 48, "state_size": 8, "num_hidden_layers": 2}
+    ),
     "t5": Tiny("T5ForConditionalGeneration", T5, {"num_decoder_layers": 3}),
     "t5-gated": Tiny(
         "T5ForConditionalGeneration",
@@ -337,8 +460,8 @@ CASES = {
             "decoder": {**GEMMA, "num_hidden_layers": 3, "layer_types": 3 * ["sliding_attention"]},
         },
     ),
-    "smollm3": Tiny("SmolLM3ForCausalLM", LLAMA, {"num_hidden_layers": 4, "vocab_size": 128_064}),
-    "smollm3-order": Tiny("SmolLM3ForCausalLM", LLAMA, {"vocab_size": 128_064, "no_rope_layers": [0, 1]}),
+    "smollm3": Tiny("SmolLM3ForCausalLM", LLAMA, {"num_hidden_layers": 4}),
+    "smollm3-order": Tiny("SmolLM3ForCausalLM", LLAMA, {"no_rope_layers": [0, 1]}),
     "olmo": Tiny("OlmoForCausalLM", LLAMA),
     "gemma3_text": Tiny(
         "Gemma3ForCausalLM",
@@ -522,6 +645,47 @@ CASES = {
         "Qwen3NextForCausalLM",
         LLAMA,
         QWEN3_NEXT | {"layer_types": ["full_attention", "linear_attention"], "norm_topk_prob": False},
+    ),
+    "qwen3_5_text": Tiny(
+        "Qwen3_5ForCausalLM",
+        LLAMA,
+        DELTA | {"num_hidden_layers": 4},
+    ),
+    "lfm2": Tiny(
+        "Lfm2ForCausalLM",
+        LLAMA,
+        {
+            "num_hidden_layers": 4,
+            "layer_types": ["conv", "conv", "full_attention", "conv"],
+            "block_multiple_of": 16,
+            "block_ffn_dim_multiplier": 1.3,
+            "conv_bias": True,
+        },
+    ),
+    "lfm2-plain": Tiny(
+        "Lfm2ForCausalLM", LLAMA, {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}
+    ),
+    "granitemoehybrid": Tiny("GraniteMoeHybridForCausalLM", LLAMA, HYBRID | {"num_local_experts": 4}),
+    "granitemoehybrid-dense": Tiny(
+        "GraniteMoeHybridForCausalLM",
+        LLAMA,
+        HYBRID | {"num_local_experts": 0, "position_embedding_type": "rope", "layer_types": 2 * ["full_attention"]},
+    ),
+    "nemotron_h": Tiny(
+        "NemotronHForCausalLM",
+        without(LLAMA, "num_hidden_layers"),
+        {
+            "layer_types": ["linear_attention", "mlp", "full_attention", "moe", "linear_attention", "mlp"],
+            "head_dim": 16,
+            "ssm_state_size": 8,
+            "mamba_num_heads": 6,
+            "mamba_head_dim": 16,
+            "n_groups": 2,
+            "moe_intermediate_size": 24,
+            "moe_shared_expert_intermediate_size": 32,
+            "n_routed_experts": 4,
+            "pad_token_id": 0,
+        },
     ),
     "llama4_text": Tiny("Llama4ForCausalLM", LLAMA, LLAMA4 | {"num_hidden_layers": 4}),
     "llama4_text-scaled": Tiny(

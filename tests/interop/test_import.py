@@ -26,6 +26,7 @@ from archdsl.interop.checkpoint_file import read
 from archdsl.interop.convert import convert_from, convert_to, import_folder, named_mapping
 from archdsl.interop.doubts import doubts
 from archdsl.interop.huggingface import config_fields, config_of
+from archdsl.interop.importing import CONSTANTS
 from archdsl.interop.mapping import Mapper, pattern
 from archdsl.resources import error_page, mapping_files
 
@@ -87,14 +88,13 @@ def is_dropped(name: str, tensor: str) -> bool:
 
 
 def parameters(name: str, tensors: dict[str, torch.Tensor]) -> tuple[int, int]:
-    """How many numbers of a checkpoint are learned, without and with its buffers: a bias that chooses experts is one on
-    both sides, one of logits on theirs alone."""
+    """How many numbers of a model are learned, and how many there are in its checkpoint: a bias that chooses experts is
+    not learned on either side, one of logits on theirs alone."""
     case = CASES[name]
     cls = getattr(transformers, case.model)
     with torch.device("meta"):
-        buffers = {n for n, _ in cls(cls.config_class(**case.config)).named_buffers()}
-    every = sum(t.numel() for t in tensors.values())
-    return every - sum(t.numel() for n, t in tensors.items() if n in buffers), every
+        model = cls(cls.config_class(**case.config))
+    return sum(p.numel() for p in model.parameters() if p.requires_grad), sum(t.numel() for t in tensors.values())
 
 
 def body(path: Path) -> str:
@@ -121,8 +121,9 @@ def test_defaults_are_those_of_the_class(kind: str) -> None:
     for f in found.fields:
         theirs = next((leaves[n] for n in f.names if leaves.get(n) is not None), None)
         own = json.loads(f.default or "null")
-        first = f.ours not in ours
-        ours |= {f.ours} if f.ours.isidentifier() else set()
+        named = f.ours if f.ours.isidentifier() and f.ours not in CONSTANTS else f.names[0]
+        first = named not in ours
+        ours.add(named)
         if own is not None and theirs is not None and first and f.names[0] not in CHOSEN:
             assert theirs == own, f.names[0]
 
@@ -195,6 +196,25 @@ UP = "model.layers.0.mlp.up_proj.weight"
 def test_what_does_not_fit_is_refused(tensors: Any, config: Any, message: str, folders: Any, tmp_path: Path) -> None:
     folder = changed(folders("llama"), tmp_path / "hf", tensors, **config)
     assert message in refused(folder, tmp_path)
+
+
+def test_layers_told_by_letters(folders: Any, tmp_path: Path) -> None:
+    """A list with a kind for each layer, and a word with a letter for each, say the same, and how many there are."""
+    import_folder(folders("nemotron_h"), tmp_path / "m.arch")
+    (tmp_path / "other").mkdir()
+    letters = {"layers_block_type": None, "hybrid_override_pattern": "M-*EM-"}
+    import_folder(changed(folders("nemotron_h"), tmp_path / "hf", **letters), tmp_path / "other" / "m.arch")
+    assert body(tmp_path / "other" / "m.arch") == body(tmp_path / "m.arch")
+    short = changed(folders("nemotron_h"), tmp_path / "short", **letters, num_hidden_layers=5)
+    assert "config.json has 6 kinds of layers for 5 layers" in refused(short, tmp_path)
+
+
+def test_null_is_no_default(folders: Any, tmp_path: Path) -> None:
+    """A field that is null is not the default of a class that has another: no window is none of 4096 places."""
+    import_folder(changed(folders("mistral"), tmp_path / "hf", sliding_window=None), tmp_path / "m.arch")
+    assert "window" not in body(tmp_path / "m.arch")
+    null = changed(folders("cohere2"), tmp_path / "null", sliding_window=None)
+    assert "`window` is a whole number above 0, not none" in refused(null, tmp_path)
 
 
 def test_files_that_are_none(folders: Any, tmp_path: Path) -> None:
@@ -273,8 +293,8 @@ def own_mapping(folder: Path, *changes: tuple[str, str]) -> str:
     """The path of Llama's mapping with some texts in place of others."""
     files = {path.stem: path.read_text() for path in mapping_files()}
     text = files["llama"]
-    for name in ("llama_tensors", "llama_config"):
-        text = text.replace(f'include "{name}.checkpoint"', files[name])
+    while found := re.search(r'include "(\w+)\.checkpoint"', text):
+        text = text.replace(found[0], files[found[1]])
     for old, new in changes:
         assert text.count(old) == 1
         text = text.replace(old, new)
