@@ -18,6 +18,10 @@ LOOPS = {
     "two of a kind a turn": "for i in n { x = x -> linear(width) as f -> linear(width) as f }",
     "skips": "skips = for f in n * a { x = f(x)  emit x }\n"
     "for i in n { x = concat(x, skips[n - 1 - i]) -> linear(width) as m }",
+    "several of a kind in a loop within": "for i in n { for j in k { x = x -> a as f } x = x -> mlp(hidden: 4) as f }",
+    "two lists": "for i in n { for j in k { x = x -> a as f -> mlp(hidden: 2) as g } }",
+    "a list twice a turn": "for f in n * (a + k * mlp(hidden: 5)) { x = x -> f -> a as f }",
+    "the inner turn's number": "for i in n { for j in k { x = x -> mlp(hidden: j + 1) as f } }",
     "an instance among others": "let s = shared(a)\n for f in 2 * [s, a] { x = x -> f }",
     "equal sizes by two spellings": "for h in [4, width // 2, 4] { x = x -> mlp(hidden: h) as f }",
 }
@@ -27,13 +31,36 @@ LOOPS = {
 def test_every_turn_has_its_weights(name: str) -> None:
     import torch
 
-    text = f"{HEAD}model m(width = 8, n = 3){INPUT} {{ {LOOPS[name]}\n return x }}"
+    text = f"{HEAD}model m(width = 8, n = 3, k = 2){INPUT} {{ {LOOPS[name]}\n return x }}"
     model = api.load(text=text)
     module = api.to_torch(text=text)
     assert {w.path: w.shape for w in weights(model)} == {k: tuple(v.shape) for k, v in module.state_dict().items()}
     module(torch.randn(2, 5, 8)).square().mean().backward()
     unused = [k for k, p in module.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     assert not unused
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_another_config_is_the_spec_with_it_or_refused(name: str) -> None:
+    import torch
+
+    from archdsl.run.load import load_source
+
+    text = f"{HEAD}model m(width = 8, n = 3, k = 2){INPUT} {{ {LOOPS[name]}\n return x }}"
+    cls = load_source(api.torch_source(text=text))
+    config = __import__(cls.__module__).Config
+    equal = 0
+    for other in ({"width": 6}, {"n": 1}, {"n": 4}, {"k": 1}, {"k": 3}, {"n": 2, "k": 4}):
+        try:
+            module = cls(config(**other))
+        except (AssertionError, ValueError):
+            continue
+        fresh = api.to_torch(text=text, set=other)
+        fresh.load_state_dict(module.state_dict())
+        x = torch.randn(2, 5, other.get("width", 8))
+        torch.testing.assert_close(module(x), fresh(x))
+        equal += 1
+    assert equal
 
 
 def test_the_emitted_module_follows_its_config() -> None:
@@ -65,7 +92,7 @@ BUFFERS = {
 def test_buffers_of_a_loop_are_buffers(name: str) -> None:
     """None is a parameter; those that are drawn are saved, the others made anew."""
 
-    text = f"{HEAD}model m(width = 8, n = 3){INPUT} {{ {BUFFERS[name]}\n return x }}"
+    text = f"{HEAD}model m(width = 8, n = 3, k = 2){INPUT} {{ {BUFFERS[name]}\n return x }}"
     model, module = api.load(text=text), api.to_torch(text=text)
     declared = list(weights(model))
     assert {w.path for w in declared if w.weight.trained} == {k for k, _ in module.named_parameters()}
@@ -83,7 +110,7 @@ def test_buffers_of_a_loop_are_buffers(name: str) -> None:
 def test_buffers_of_a_loop_are_exported(name: str) -> None:
     import torch
 
-    module = api.to_torch(text=f"{HEAD}model m(width = 8, n = 3){INPUT} {{ {BUFFERS[name]}\n return x }}")
+    module = api.to_torch(text=f"{HEAD}model m(width = 8, n = 3, k = 2){INPUT} {{ {BUFFERS[name]}\n return x }}")
     x = torch.randn(2, 5, 8)
     exported = torch.export.export(module, (x,)).module()
     torch.testing.assert_close(exported(x), module(x))

@@ -80,8 +80,8 @@ def list_tree(pattern: Pattern, items: Sequence[Tree], count: Count) -> Tree:
     return total
 
 
-def modules_tree(kind: str, pattern: Pattern, makers: Sequence[Tree], count: Count) -> Tree:
-    """`nn.ModuleList(…)`, each entry made anew."""
+def modules_tree(kind: str, pattern: Pattern, makers: Sequence[Sequence[Tree]], count: Count) -> Tree:
+    """`nn.ModuleList(…)`, each entry made anew; `makers` are those of each element, of which it may have several."""
     generated = _generated(pattern, makers, count)
     if generated is not None:
         return py(f"{kind}({{x}})", x=generated)
@@ -93,16 +93,19 @@ def repeated(maker: Tree, times: Tree | int) -> Tree:
     return py("({x} for _ in range({n}))", x=maker, n=times)
 
 
-def _generated(pattern: Pattern, makers: Sequence[Tree], count: Count) -> Tree | None:
+def _generated(pattern: Pattern, makers: Sequence[Sequence[Tree]], count: Count) -> Tree | None:
     """A generator of the entries; None where the list is better spelled out."""
-    made = {makers[i] for i in _refs(pattern)}
-    if len(made) == 1 and not isinstance(pattern, ElementRef):
-        return repeated(made.pop(), count(length(pattern)))
+    made = {maker for i in _refs(pattern) for maker in makers[i]}
+    each = {len(makers[i]) for i in _refs(pattern)}
+    if len(made) == len(each) == 1 and not isinstance(pattern, ElementRef):
+        n = each.pop()
+        times = length(pattern) if n == 1 else Bin("*", length(pattern), dims.literal(n))
+        return repeated(made.pop(), count(times))
     if not isinstance(pattern, RepeatedPattern):
         return None
     flat = _flat(pattern.part)
     if flat is not None:
-        group = py("({*xs},)", xs=[makers[i] for i in flat])
+        group = py("({*xs},)", xs=[maker for i in flat for maker in makers[i]])
     elif isinstance(pattern.part, JoinedPattern):
         group = py("[{*xs}]", xs=_entries(pattern.part, makers, count))
     else:
@@ -111,12 +114,12 @@ def _generated(pattern: Pattern, makers: Sequence[Tree], count: Count) -> Tree |
     return py("({x} for _ in range({n}) for {x} in {group})", x=layer, n=count(pattern.count), group=group)
 
 
-def _entries(pattern: Pattern, makers: Sequence[Tree], count: Count) -> list[Tree]:
+def _entries(pattern: Pattern, makers: Sequence[Sequence[Tree]], count: Count) -> list[Tree]:
     """What stands in a list display."""
     generated = _generated(pattern, makers, count)
     if generated is not None:
         return [PyNode("Starred", (generated,))]
     if isinstance(pattern, ElementRef):
-        return [makers[pattern.index]]
+        return [*makers[pattern.index]]
     assert isinstance(pattern, JoinedPattern)
     return [e for p in pattern.parts for e in _entries(p, makers, count)]

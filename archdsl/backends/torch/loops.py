@@ -39,6 +39,8 @@ class Folding:
 
     def statements(self) -> list[Statement]:
         loop, iterations = self.loop, self.loop.iterations
+        if self.nested and self.total:  # of the list around it has a part, whose length is a number
+            self.scheduler.written_out.append(loop)
         keys = {self.key(b) for b in range(len(self.bodies))}
         once = all(n == 1 for counts in loop.counts for n in counts.values())
         sliced = any(self.sliced(b) for b in range(len(self.bodies)))

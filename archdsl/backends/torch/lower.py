@@ -764,8 +764,8 @@ class Modules:
         if any(m.buffer for each in made for m in each):
             kind = "Tensors"
             self.lowering.note_helper(kind)
-        if node.pattern is not None and all(len(each) == 1 for each in made):
-            makers = [each[0].constructor for each in made]
+        if node.pattern is not None:
+            makers = [[m.constructor for m in each] for each in made]
             return lists.modules_tree(kind, node.pattern, makers, self.lowering.numbers.expression)
         entries: list[tuple[Tree, int]] = []
         for m in (m for t in node.iterations for m in made[t]):

@@ -134,73 +134,27 @@ class Bytenet(nn.Module):
         self.config = config
         self.source_embedding = nn.Embedding(config.source_vocab, 2 * config.inner)
         self.encoder = nn.ModuleList(
-            [
+            layer
+            for _ in range(config.sets)
+            for layer in (
                 ReluBlock(config, width=2 * config.inner),
                 ReluBlock2(config, dilation=2, width=2 * config.inner),
                 ReluBlock2(config, dilation=4, width=2 * config.inner),
                 ReluBlock2(config, dilation=8, width=2 * config.inner),
                 ReluBlock2(config, dilation=16, width=2 * config.inner),
-                ReluBlock(config, width=2 * config.inner),
-                ReluBlock2(config, dilation=2, width=2 * config.inner),
-                ReluBlock2(config, dilation=4, width=2 * config.inner),
-                ReluBlock2(config, dilation=8, width=2 * config.inner),
-                ReluBlock2(config, dilation=16, width=2 * config.inner),
-                ReluBlock(config, width=2 * config.inner),
-                ReluBlock2(config, dilation=2, width=2 * config.inner),
-                ReluBlock2(config, dilation=4, width=2 * config.inner),
-                ReluBlock2(config, dilation=8, width=2 * config.inner),
-                ReluBlock2(config, dilation=16, width=2 * config.inner),
-                ReluBlock(config, width=2 * config.inner),
-                ReluBlock2(config, dilation=2, width=2 * config.inner),
-                ReluBlock2(config, dilation=4, width=2 * config.inner),
-                ReluBlock2(config, dilation=8, width=2 * config.inner),
-                ReluBlock2(config, dilation=16, width=2 * config.inner),
-                ReluBlock(config, width=2 * config.inner),
-                ReluBlock2(config, dilation=2, width=2 * config.inner),
-                ReluBlock2(config, dilation=4, width=2 * config.inner),
-                ReluBlock2(config, dilation=8, width=2 * config.inner),
-                ReluBlock2(config, dilation=16, width=2 * config.inner),
-                ReluBlock(config, width=2 * config.inner),
-                ReluBlock2(config, dilation=2, width=2 * config.inner),
-                ReluBlock2(config, dilation=4, width=2 * config.inner),
-                ReluBlock2(config, dilation=8, width=2 * config.inner),
-                ReluBlock2(config, dilation=16, width=2 * config.inner),
-            ]
+            )
         )
         self.target_embedding = nn.Embedding(config.vocab, 2 * config.inner)
         self.decoder = nn.ModuleList(
-            [
+            layer
+            for _ in range(config.sets)
+            for layer in (
                 ReluBlock3(config, dilation=1, width=2 * config.inner),
                 ReluBlock4(config, dilation=2, width=2 * config.inner),
                 ReluBlock4(config, dilation=4, width=2 * config.inner),
                 ReluBlock4(config, dilation=8, width=2 * config.inner),
                 ReluBlock4(config, dilation=16, width=2 * config.inner),
-                ReluBlock3(config, dilation=1, width=2 * config.inner),
-                ReluBlock4(config, dilation=2, width=2 * config.inner),
-                ReluBlock4(config, dilation=4, width=2 * config.inner),
-                ReluBlock4(config, dilation=8, width=2 * config.inner),
-                ReluBlock4(config, dilation=16, width=2 * config.inner),
-                ReluBlock3(config, dilation=1, width=2 * config.inner),
-                ReluBlock4(config, dilation=2, width=2 * config.inner),
-                ReluBlock4(config, dilation=4, width=2 * config.inner),
-                ReluBlock4(config, dilation=8, width=2 * config.inner),
-                ReluBlock4(config, dilation=16, width=2 * config.inner),
-                ReluBlock3(config, dilation=1, width=2 * config.inner),
-                ReluBlock4(config, dilation=2, width=2 * config.inner),
-                ReluBlock4(config, dilation=4, width=2 * config.inner),
-                ReluBlock4(config, dilation=8, width=2 * config.inner),
-                ReluBlock4(config, dilation=16, width=2 * config.inner),
-                ReluBlock3(config, dilation=1, width=2 * config.inner),
-                ReluBlock4(config, dilation=2, width=2 * config.inner),
-                ReluBlock4(config, dilation=4, width=2 * config.inner),
-                ReluBlock4(config, dilation=8, width=2 * config.inner),
-                ReluBlock4(config, dilation=16, width=2 * config.inner),
-                ReluBlock3(config, dilation=1, width=2 * config.inner),
-                ReluBlock4(config, dilation=2, width=2 * config.inner),
-                ReluBlock4(config, dilation=4, width=2 * config.inner),
-                ReluBlock4(config, dilation=8, width=2 * config.inner),
-                ReluBlock4(config, dilation=16, width=2 * config.inner),
-            ]
+            )
         )
         self.post = nn.Linear(2 * config.inner, config.inner)
         self.head = nn.Linear(config.inner, config.vocab)
