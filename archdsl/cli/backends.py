@@ -54,95 +54,57 @@ def compile_(
     to: Annotated[str, typer.Option("--to", metavar="torch|onnx|hf", help="What to compile to.")],
     output: Annotated[
         str | None,
-        typer.Option(
+        OUTPUT(
             "--output",
             "-o",
             metavar="FILE",
             help="Where to write it (ONNX: a directory too; hf: a directory); else standard output.",
-            rich_help_panel=OUTPUT,
         ),
     ] = None,
     with_: Annotated[
         str | None,
-        typer.Option(
-            "--with",
-            metavar="FEATURE,…",
-            help="Features of the file: generate, loss, parallel, cpu, float8, varlen.",
-            rich_help_panel=TORCH,
+        TORCH(
+            "--with", metavar="FEATURE,…", help="Features of the file: generate, loss, parallel, cpu, float8, varlen."
         ),
     ] = None,
-    checkpoint: Annotated[Checkpoint, typer.Option("--checkpoint", help=CHECKPOINT, rich_help_panel=TORCH)] = "none",
-    dtype: Annotated[
-        Dtype, typer.Option("--dtype", help="The type of weights and activations.", rich_help_panel=ONNX)
-    ] = "float32",
+    checkpoint: Annotated[Checkpoint, TORCH("--checkpoint", help=CHECKPOINT)] = "none",
+    dtype: Annotated[Dtype, ONNX("--dtype", help="The type of weights and activations.")] = "float32",
     target: Annotated[
         Literal["portable", "ort-cpu", "ort-cuda", "genai", "optimum", "transformers.js", "openvino"],
-        typer.Option(
+        ONNX(
             "--target",
             help="Standard operators, or those of onnxruntime on CPU or CUDA too; or the program that is to run it.",
-            rich_help_panel=ONNX,
         ),
     ] = "portable",
     quantize: QuantizeOption = None,
     keep: KeepOption = None,
     weights: Annotated[
-        Path | None,
-        typer.Option("--weights", metavar="FILE.safetensors", help="The weights, strictly.", rich_help_panel=STORED),
+        Path | None, STORED("--weights", metavar="FILE.safetensors", help="The weights, strictly.")
     ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option("--seed", help="Initialize the weights randomly, as `init` does.", rich_help_panel=STORED),
-    ] = None,
+    seed: Annotated[int | None, STORED("--seed", help="Initialize the weights randomly, as `init` does.")] = None,
     store: Annotated[
         Literal["safetensors", "onnx_data", "inline"],
-        typer.Option(
-            "--store",
-            help="Weights beside the graph as PyTorch reads them too, beside it as ONNX has it, or inside.",
-            rich_help_panel=ONNX,
+        ONNX(
+            "--store", help="Weights beside the graph as PyTorch reads them too, beside it as ONNX has it, or inside."
         ),
     ] = "safetensors",
-    opset: Annotated[
-        int,
-        typer.Option("--opset", min=21, max=24, help="Below 24 for runtimes that are older.", rich_help_panel=ONNX),
-    ] = 24,
+    opset: Annotated[int, ONNX("--opset", min=21, max=24, help="Below 24 for runtimes that are older.")] = 24,
     names: Annotated[
         Literal["hf", "spec"],
-        typer.Option(
-            "--names", help="Inputs and outputs as Hugging Face calls them, or as the spec does.", rich_help_panel=ONNX
-        ),
+        ONNX("--names", help="Inputs and outputs as Hugging Face calls them, or as the spec does."),
     ] = "hf",
-    decode: Annotated[
-        bool,
-        typer.Option("--decode", help="A decode step: new tokens, and the KV cache.", rich_help_panel=DECODE),
-    ] = False,
+    decode: Annotated[bool, DECODE("--decode", help="A decode step: new tokens, and the KV cache.")] = False,
     logits: Annotated[
-        Literal["all", "last"],
-        typer.Option("--logits", help="Of all new tokens, or of each sequence's last alone.", rich_help_panel=DECODE),
+        Literal["all", "last"], DECODE("--logits", help="Of all new tokens, or of each sequence's last alone.")
     ] = "all",
-    bos_token_id: Annotated[
-        int | None,
-        typer.Option("--bos-token-id", metavar="N", min=0, help="Begins a sequence.", rich_help_panel=TOKENS),
-    ] = None,
+    bos_token_id: Annotated[int | None, TOKENS("--bos-token-id", metavar="N", min=0, help="Begins a sequence.")] = None,
     eos_token_id: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--eos-token-id", metavar="N", min=0, help="Ends a sequence (repeatable).", rich_help_panel=TOKENS
-        ),
+        list[int] | None, TOKENS("--eos-token-id", metavar="N", min=0, help="Ends a sequence (repeatable).")
     ] = None,
     pad_token_id: Annotated[
-        int | None,
-        typer.Option(
-            "--pad-token-id",
-            metavar="N",
-            min=0,
-            help="Pads a batch; the end-of-sequence token, or 0.",
-            rich_help_panel=TOKENS,
-        ),
+        int | None, TOKENS("--pad-token-id", metavar="N", min=0, help="Pads a batch; the end-of-sequence token, or 0.")
     ] = None,
-    native: Annotated[
-        bool,
-        typer.Option("--native", help="As a type of transformers' own, without remote code.", rich_help_panel=FOLDER),
-    ] = False,
+    native: Annotated[bool, FOLDER("--native", help="As a type of transformers' own, without remote code.")] = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
@@ -250,16 +212,8 @@ def _to_folder(model: Model, output: str | None, weights: Path | None, seed: int
 @command("init", "Compile and run")
 def init(
     spec: SpecArgument,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="FILE.safetensors", help="Where to write the weights.", rich_help_panel=OUTPUT
-        ),
-    ],
-    seed: Annotated[
-        int,
-        typer.Option("--seed", help="The same seed gives the same weights, on every machine.", rich_help_panel=WEIGHTS),
-    ] = 0,
+    output: Annotated[Path, OUTPUT("--output", "-o", metavar="FILE.safetensors", help="Where to write the weights.")],
+    seed: Annotated[int, WEIGHTS("--seed", help="The same seed gives the same weights, on every machine.")] = 0,
     dtype: DtypeOption = "float32",
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
@@ -280,12 +234,11 @@ def run(
     context: typer.Context,
     spec: SpecArgument,
     backend: Annotated[
-        Literal["torch", "onnx"],
-        typer.Option("--backend", help="PyTorch, or the ONNX graph in onnxruntime.", rich_help_panel=RUN),
+        Literal["torch", "onnx"], RUN("--backend", help="PyTorch, or the ONNX graph in onnxruntime.")
     ] = "torch",
     weights: WeightsOption = None,
     seed: SeedOption = 0,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Batch size.", rich_help_panel=RUN)] = 1,
+    batch: Annotated[int, RUN("--batch", min=1, help="Batch size.")] = 1,
     seq: SeqOption = None,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -332,7 +285,7 @@ def verify(
     spec: SpecArgument,
     weights: WeightsOption = None,
     seed: SeedOption = 0,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Batch size.", rich_help_panel=RUN)] = 2,
+    batch: Annotated[int, RUN("--batch", min=1, help="Batch size.")] = 2,
     seq: SeqOption = None,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -341,12 +294,7 @@ def verify(
     keep: KeepOption = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(
-            "--tolerance",
-            min=0,
-            help="The largest relative difference: 1e-4 by default, more in half precision.",
-            rich_help_panel=RUN,
-        ),
+        RUN("--tolerance", min=0, help="The largest relative difference: 1e-4 by default, more in half precision."),
     ] = None,
     no_decode: NoDecodeOption = False,
     json: JsonOption = False,
@@ -386,46 +334,25 @@ def generate(
     ],
     weights: WeightsOption = None,
     tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            "--tokenizer", metavar="FILE.json", help="Reads and writes text; else token ids.", rich_help_panel=RUN
-        ),
+        Path | None, RUN("--tokenizer", metavar="FILE.json", help="Reads and writes text; else token ids.")
     ] = None,
     given: Annotated[
         list[str] | None,
-        typer.Option(
-            "--input",
-            metavar="NAME=TEXT|IDS",
-            help="A further input of tokens: an encoder's (repeatable).",
-            rich_help_panel=RUN,
-        ),
+        RUN("--input", metavar="NAME=TEXT|IDS", help="A further input of tokens: an encoder's (repeatable)."),
     ] = None,
-    max_new_tokens: Annotated[
-        int, typer.Option("--max-new-tokens", min=1, help="At most so many tokens.", rich_help_panel=SAMPLING)
-    ] = 64,
+    max_new_tokens: Annotated[int, SAMPLING("--max-new-tokens", min=1, help="At most so many tokens.")] = 64,
     temperature: Annotated[
-        float,
-        typer.Option("--temperature", min=0.0, help="0 is greedy, 1 samples by probability.", rich_help_panel=SAMPLING),
+        float, SAMPLING("--temperature", min=0.0, help="0 is greedy, 1 samples by probability.")
     ] = 0.0,
-    top_k: Annotated[
-        int | None, typer.Option("--top-k", min=1, help="Top-k sampling.", rich_help_panel=SAMPLING)
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option("--top-p", min=0.0, max=1.0, help="Top-p (nucleus) sampling.", rich_help_panel=SAMPLING),
-    ] = None,
+    top_k: Annotated[int | None, SAMPLING("--top-k", min=1, help="Top-k sampling.")] = None,
+    top_p: Annotated[float | None, SAMPLING("--top-p", min=0.0, max=1.0, help="Top-p (nucleus) sampling.")] = None,
     stop: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--stop", metavar="ID", min=0, help="A token that ends a sequence (repeatable).", rich_help_panel=SAMPLING
-        ),
+        list[int] | None, SAMPLING("--stop", metavar="ID", min=0, help="A token that ends a sequence (repeatable).")
     ] = None,
     seed: SeedOption = 0,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
-    compiled: Annotated[
-        bool, typer.Option("--compile", help="Compile the decode step with torch.compile.", rich_help_panel=RUN)
-    ] = False,
+    compiled: Annotated[bool, RUN("--compile", help="Compile the decode step with torch.compile.")] = False,
     json: JsonOption = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,

@@ -45,56 +45,31 @@ if TYPE_CHECKING:
 def estimate(
     context: typer.Context,
     spec: SpecArgument,
-    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Batch size (1).", rich_help_panel=RUN)] = None,
-    seq: Annotated[
-        int | None,
-        typer.Option("--seq", min=1, help="Sequence length (2,048 or the context).", rich_help_panel=RUN),
-    ] = None,
+    batch: Annotated[int | None, RUN("--batch", min=1, help="Batch size (1).")] = None,
+    seq: Annotated[int | None, RUN("--seq", min=1, help="Sequence length (2,048 or the context).")] = None,
     flops: Annotated[
         Literal["exact", "dense", "megatron", "palm", "kaplan", "all"] | None,
-        typer.Option("--flops", help="Count FLOPs by that convention, or by all side by side.", rich_help_panel=FLOPS),
+        FLOPS("--flops", help="Count FLOPs by that convention, or by all side by side."),
     ] = None,
     tokens_per_second: Annotated[
         float | None,
-        typer.Option(
-            "--tokens-per-second",
-            min=1e-9,
-            help="With --accelerator or --peak: measured throughput, for MFU.",
-            rich_help_panel=FLOPS,
-        ),
+        FLOPS("--tokens-per-second", min=1e-9, help="With --accelerator or --peak: measured throughput, for MFU."),
     ] = None,
     step_time: Annotated[
-        float | None,
-        typer.Option(
-            "--step-time", min=1e-9, help="The same by the seconds of a training step.", rich_help_panel=FLOPS
-        ),
+        float | None, FLOPS("--step-time", min=1e-9, help="The same by the seconds of a training step.")
     ] = None,
-    peak: Annotated[
-        float | None,
-        typer.Option("--peak", min=1.0, help="Peak FLOP/s of all devices together: 989e12.", rich_help_panel=FLOPS),
-    ] = None,
-    checkpoint: Annotated[Checkpoint, typer.Option("--checkpoint", help=CHECKPOINT, rich_help_panel=MEMORY)] = "none",
+    peak: Annotated[float | None, FLOPS("--peak", min=1.0, help="Peak FLOP/s of all devices together: 989e12.")] = None,
+    checkpoint: Annotated[Checkpoint, MEMORY("--checkpoint", help=CHECKPOINT)] = "none",
     dtype: Annotated[
         Dtype | None,
-        typer.Option(
-            "--dtype",
-            help="The type of weights and activations (float32; with --accelerator the best it has).",
-            rich_help_panel=MEMORY,
-        ),
+        MEMORY("--dtype", help="The type of weights and activations (float32; with --accelerator the best it has)."),
     ] = None,
     optimizer: Annotated[
-        Optimizer | None,
-        typer.Option("--optimizer", help="Memory with the state of that optimizer (adamw).", rich_help_panel=MEMORY),
+        Optimizer | None, MEMORY("--optimizer", help="Memory with the state of that optimizer (adamw).")
     ] = None,
-    master_weights: Annotated[
-        bool,
-        typer.Option("--master-weights", help="Memory with fp32 master weights.", rich_help_panel=MEMORY),
-    ] = False,
+    master_weights: Annotated[bool, MEMORY("--master-weights", help="Memory with fp32 master weights.")] = False,
     measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure", help="Measure the memory of a step too: PyTorch runs the emitted file.", rich_help_panel=MEMORY
-        ),
+        bool, MEMORY("--measure", help="Measure the memory of a step too: PyTorch runs the emitted file.")
     ] = False,
     mesh: mesh_options.MeshOption = None,
     zero: mesh_options.ZeroOption = 0,
@@ -118,12 +93,7 @@ def estimate(
     price: mesh_options.PriceOption = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="Plot it by block too: .svg, .png or .html (needs matplotlib).",
-            rich_help_panel=OUTPUT,
-        ),
+        OUTPUT("--plot", metavar="FILE", help="Plot it by block too: .svg, .png or .html (needs matplotlib)."),
     ] = None,
     json: JsonOption = False,
     set: SetOption = None,
@@ -213,34 +183,22 @@ def sweep(
     spec: SpecArgument,
     set: Annotated[
         list[str],
-        typer.Option(
+        SEARCH(
             "--set",
             metavar="NAME=VALUES",
             help="6,12,24 or 512..4096:512 or 512..4096*2 (repeatable): all combinations are counted.",
             autocompletion=complete_setting,
-            rich_help_panel=SEARCH,
         ),
     ],
-    seq: Annotated[
-        int | None,
-        typer.Option("--seq", min=1, help="Sequence length for FLOPs (2,048 or the context).", rich_help_panel=RUN),
-    ] = None,
-    csv: Annotated[
-        bool, typer.Option("--csv", help="Rows of exact numbers on standard output.", rich_help_panel=OUTPUT)
-    ] = False,
+    seq: Annotated[int | None, RUN("--seq", min=1, help="Sequence length for FLOPs (2,048 or the context).")] = None,
+    csv: Annotated[bool, OUTPUT("--csv", help="Rows of exact numbers on standard output.")] = False,
     json: JsonOption = False,
     plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="Plot it too: .svg, .png or .html (needs matplotlib).",
-            rich_help_panel=OUTPUT,
-        ),
+        Path | None, OUTPUT("--plot", metavar="FILE", help="Plot it too: .svg, .png or .html (needs matplotlib).")
     ] = None,
     y: Annotated[
         Literal["parameters", "non_embedding", "active", "ratio", "forward_per_token", "training_per_token"],
-        typer.Option("--y", help="With --plot: what is plotted.", rich_help_panel=OUTPUT),
+        OUTPUT("--y", help="With --plot: what is plotted."),
     ] = "parameters",
     allow_noncausal: NoncausalOption = False,
 ) -> int:
@@ -273,114 +231,70 @@ def fit(
     spec: SpecArgument,
     vary: Annotated[
         str,
-        typer.Option(
+        SEARCH(
             "--vary",
             metavar="NAME,NAME",
             help="Hyper-parameters that are whole numbers; with --memory, or batch, seq or both.",
-            rich_help_panel=SEARCH,
         ),
     ],
     params: Annotated[
-        str | None,
-        typer.Option("--params", metavar="N", help="At most so many parameters: 1.3B, 350M.", rich_help_panel=BUDGET),
+        str | None, BUDGET("--params", metavar="N", help="At most so many parameters: 1.3B, 350M.")
     ] = None,
-    active: Annotated[
-        str | None,
-        typer.Option("--active", metavar="N", help="At most so many active per token.", rich_help_panel=BUDGET),
-    ] = None,
+    active: Annotated[str | None, BUDGET("--active", metavar="N", help="At most so many active per token.")] = None,
     memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory",
-            metavar="BYTES",
-            help="At most so much memory in a training step: 80GiB, 24GB.",
-            rich_help_panel=BUDGET,
-        ),
+        str | None, BUDGET("--memory", metavar="BYTES", help="At most so much memory in a training step: 80GiB, 24GB.")
     ] = None,
     accelerator: Annotated[
         str | None,
-        typer.Option(
+        BUDGET(
             "--accelerator",
             metavar="NAME",
             help="At most what a model can use of its memory: see `archdsl hardware`.",
             autocompletion=complete_accelerator,
-            rich_help_panel=BUDGET,
         ),
     ] = None,
     decode: Annotated[
-        bool,
-        typer.Option(
-            "--decode", help="With --memory: weights and KV cache of decoding; no training.", rich_help_panel=MEMORY
-        ),
+        bool, MEMORY("--decode", help="With --memory: weights and KV cache of decoding; no training.")
     ] = False,
     mesh: mesh_options.MeshOption = None,
     zero: mesh_options.ZeroOption = 0,
     micro_batches: mesh_options.MicroBatchesOption = 1,
     batch: Annotated[
-        int | None,
-        typer.Option(
-            "--batch", min=1, help="With --memory: batch size (1; a sequence a micro-batch).", rich_help_panel=MEMORY
-        ),
+        int | None, MEMORY("--batch", min=1, help="With --memory: batch size (1; a sequence a micro-batch).")
     ] = None,
     seq: Annotated[
-        int | None,
-        typer.Option(
-            "--seq", min=1, help="With --memory: sequence length (2,048 or the context).", rich_help_panel=MEMORY
-        ),
+        int | None, MEMORY("--seq", min=1, help="With --memory: sequence length (2,048 or the context).")
     ] = None,
     dtype: Annotated[
         Dtype | None,
-        typer.Option(
+        MEMORY(
             "--dtype",
             help="With --memory: the type of weights and activations (float32; with --accelerator the best it has).",
-            rich_help_panel=MEMORY,
         ),
     ] = None,
-    optimizer: Annotated[
-        Optimizer,
-        typer.Option("--optimizer", help="With --memory: whose state is held.", rich_help_panel=MEMORY),
-    ] = "adamw",
-    master_weights: Annotated[
-        bool, typer.Option("--master-weights", help="With --memory: fp32 master weights.", rich_help_panel=MEMORY)
-    ] = False,
-    checkpoint: Annotated[
-        Checkpoint, typer.Option("--checkpoint", help=f"With --memory: {CHECKPOINT}", rich_help_panel=MEMORY)
-    ] = "none",
+    optimizer: Annotated[Optimizer, MEMORY("--optimizer", help="With --memory: whose state is held.")] = "adamw",
+    master_weights: Annotated[bool, MEMORY("--master-weights", help="With --memory: fp32 master weights.")] = False,
+    checkpoint: Annotated[Checkpoint, MEMORY("--checkpoint", help=f"With --memory: {CHECKPOINT}")] = "none",
     weights: Annotated[
-        mesh_options.LOW | None,
-        typer.Option("--weights", help="With --decode: matrices of that type.", rich_help_panel=MEMORY),
+        mesh_options.LOW | None, MEMORY("--weights", help="With --decode: matrices of that type.")
     ] = None,
     kv_cache: Annotated[
-        mesh_options.LOW | None,
-        typer.Option("--kv-cache", help="With --decode: a KV cache of that type.", rich_help_panel=MEMORY),
+        mesh_options.LOW | None, MEMORY("--kv-cache", help="With --decode: a KV cache of that type.")
     ] = None,
     multiple: Annotated[
         list[str] | None,
-        typer.Option(
+        SEARCH(
             "--multiple",
             metavar="NAME=N",
             help="What a size is a multiple of: width=128 (the default), … (repeatable).",
-            rich_help_panel=SEARCH,
         ),
     ] = None,
     aspect: Annotated[
-        str | None,
-        typer.Option(
-            "--aspect",
-            metavar="LOW..HIGH",
-            help="Width / layers; half to twice the spec's by default.",
-            rich_help_panel=SEARCH,
-        ),
+        str | None, SEARCH("--aspect", metavar="LOW..HIGH", help="Width / layers; half to twice the spec's by default.")
     ] = None,
     slack: Annotated[
         float,
-        typer.Option(
-            "--slack",
-            min=0.0,
-            max=0.5,
-            help="So much less than the largest may be taken for a better aspect.",
-            rich_help_panel=SEARCH,
-        ),
+        SEARCH("--slack", min=0.0, max=0.5, help="So much less than the largest may be taken for a better aspect."),
     ] = 0.01,
     json: JsonOption = False,
     set: SetOption = None,

@@ -46,7 +46,7 @@ def check(
     ],
     format: Annotated[
         Literal["text", "concise", "json", "github"],
-        typer.Option("--format", envvar=FORMAT_VARIABLE, help="How to print what was found.", rich_help_panel=OUTPUT),
+        OUTPUT("--format", envvar=FORMAT_VARIABLE, help="How to print what was found."),
     ] = "text",
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
@@ -75,32 +75,16 @@ def check(
 @command("show", "Specs")
 def show(
     spec: SpecArgument,
-    ir: Annotated[bool, typer.Option("--ir", help="Print the IR, every block once.", rich_help_panel=OUTPUT)] = False,
-    expand: Annotated[
-        bool,
-        typer.Option("--expand", help="Print declared bodies as the equations they stand for.", rich_help_panel=OUTPUT),
-    ] = False,
+    ir: Annotated[bool, OUTPUT("--ir", help="Print the IR, every block once.")] = False,
+    expand: Annotated[bool, OUTPUT("--expand", help="Print declared bodies as the equations they stand for.")] = False,
     block: Annotated[
-        str | None,
-        typer.Option(
-            "--block", metavar="NAME", help="With --expand or --diagram: only this block.", rich_help_panel=OUTPUT
-        ),
+        str | None, OUTPUT("--block", metavar="NAME", help="With --expand or --diagram: only this block.")
     ] = None,
     diagram: Annotated[
-        bool,
-        typer.Option(
-            "--diagram",
-            help="Print a block diagram, a Mermaid flowchart that Markdown pages show.",
-            rich_help_panel=OUTPUT,
-        ),
+        bool, OUTPUT("--diagram", help="Print a block diagram, a Mermaid flowchart that Markdown pages show.")
     ] = False,
     source: Annotated[
-        bool,
-        typer.Option(
-            "--source",
-            help="Print the spec as it is written: of the zoo, to begin one's own with.",
-            rich_help_panel=OUTPUT,
-        ),
+        bool, OUTPUT("--source", help="Print the spec as it is written: of the zoo, to begin one's own with.")
     ] = False,
     json: JsonOption = False,
     set: SetOption = None,

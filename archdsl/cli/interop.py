@@ -21,34 +21,25 @@ from archdsl.cli.options import (
 )
 
 MapOption = Annotated[
-    str | None,
-    typer.Option(
-        "--map", metavar="NAME|FILE.checkpoint", help="The mapping; else by `model_type`.", rich_help_panel=WEIGHTS
-    ),
+    str | None, WEIGHTS("--map", metavar="NAME|FILE.checkpoint", help="The mapping; else by `model_type`.")
 ]
 
 
 @command("import", "Hugging Face")
 def import_(
     source: Annotated[Path, typer.Argument(metavar="FOLDER|config.json|FILE.gguf", help="A checkpoint.")],
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="NAME.arch", help="Where to write the spec.", rich_help_panel=OUTPUT),
-    ],
+    output: Annotated[Path, OUTPUT("--output", "-o", metavar="NAME.arch", help="Where to write the spec.")],
     map: MapOption = None,
-    no_weights: Annotated[bool, typer.Option("--no-weights", help="The spec alone.", rich_help_panel=WEIGHTS)] = False,
+    no_weights: Annotated[bool, WEIGHTS("--no-weights", help="The spec alone.")] = False,
     ignore: Annotated[
         list[str] | None,
-        typer.Option(
+        WEIGHTS(
             "--ignore",
             metavar="FIELD",
             help="A field of config.json that says nothing of what is computed (repeatable).",
-            rich_help_panel=WEIGHTS,
         ),
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Compare logits with transformers'.", rich_help_panel=WEIGHTS)
-    ] = False,
+    check: Annotated[bool, WEIGHTS("--check", help="Compare logits with transformers'.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Write a checkpoint of Hugging Face, or a GGUF file, as a spec, and beside it its weights in the spec's names."""
@@ -69,32 +60,20 @@ def import_(
 @command("weights", "Hugging Face")
 def weights_(
     spec: SpecArgument,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="FILE|FOLDER", help="Where to write the weights.", rich_help_panel=OUTPUT
-        ),
-    ],
+    output: Annotated[Path, OUTPUT("--output", "-o", metavar="FILE|FOLDER", help="Where to write the weights.")],
     from_: Annotated[
-        tuple[str, Path] | None,
-        typer.Option("--from", metavar="hf FOLDER|FILE", help="A checkpoint to read.", rich_help_panel=WEIGHTS),
+        tuple[str, Path] | None, WEIGHTS("--from", metavar="hf FOLDER|FILE", help="A checkpoint to read.")
     ] = None,
     rename: Annotated[
         list[str] | None,
-        typer.Option(
+        WEIGHTS(
             "--rename",
             metavar="OLD=NEW",
             help="With --from: names that start with OLD start with NEW instead, before the mapping (repeatable).",
-            rich_help_panel=WEIGHTS,
         ),
     ] = None,
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="hf|gguf", help="The format to write.", rich_help_panel=WEIGHTS)
-    ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option("--weights", metavar="FILE.safetensors", help="With --to.", rich_help_panel=WEIGHTS),
-    ] = None,
+    to: Annotated[str | None, WEIGHTS("--to", metavar="hf|gguf", help="The format to write.")] = None,
+    weights: Annotated[Path | None, WEIGHTS("--weights", metavar="FILE.safetensors", help="With --to.")] = None,
     map: MapOption = None,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,

@@ -20,121 +20,72 @@ if TYPE_CHECKING:
 
 MeshOption = Annotated[
     str | None,
-    typer.Option(
-        "--mesh",
-        metavar="AXIS=N,…",
-        help="A training step on a mesh of devices: dp=8,tp=8,pp=16,cp=1,ep=1.",
-        rich_help_panel=MESH,
-    ),
+    MESH("--mesh", metavar="AXIS=N,…", help="A training step on a mesh of devices: dp=8,tp=8,pp=16,cp=1,ep=1."),
 ]
 ZeroOption = Annotated[
-    int,
-    typer.Option(
-        "--zero",
-        min=0,
-        max=3,
-        help="ZeRO: shard optimizer state (1), gradients too (2), weights too (3).",
-        rich_help_panel=MESH,
-    ),
+    int, MESH("--zero", min=0, max=3, help="ZeRO: shard optimizer state (1), gradients too (2), weights too (3).")
 ]
-MicroBatchesOption = Annotated[
-    int, typer.Option("--micro-batches", min=1, max=1 << 20, help="Micro-batches of a step.", rich_help_panel=MESH)
-]
+MicroBatchesOption = Annotated[int, MESH("--micro-batches", min=1, max=1 << 20, help="Micro-batches of a step.")]
 InterleaveOption = Annotated[
-    int,
-    typer.Option(
-        "--interleave", min=1, max=1 << 10, help="Interleaved pipeline: model chunks per stage.", rich_help_panel=MESH
-    ),
+    int, MESH("--interleave", min=1, max=1 << 10, help="Interleaved pipeline: model chunks per stage.")
 ]
 StagesOption = Annotated[
     str | None,
-    typer.Option(
+    MESH(
         "--stages",
         metavar="N,N,…",
         help="With pp: layers of each chunk (equal numbers, or one fewer beside the embedding and the head).",
-        rich_help_panel=MESH,
     ),
 ]
 CheckpointEveryOption = Annotated[
     int,
-    typer.Option(
+    MESH(
         "--checkpoint-every",
         min=1,
         max=1 << 20,
         help="With --checkpoint: of so many layers only the first is checkpointed.",
-        rich_help_panel=MESH,
     ),
 ]
 SequenceParallelOption = Annotated[
-    bool,
-    typer.Option(
-        "--sequence-parallel",
-        help="With tp: shard along the sequence what tensor parallelism does not shard.",
-        rich_help_panel=MESH,
-    ),
+    bool, MESH("--sequence-parallel", help="With tp: shard along the sequence what tensor parallelism does not shard.")
 ]
 AttentionOption = Annotated[
-    Literal["fused", "eager"],
-    typer.Option(
-        "--attention", help="Attention scores: never in memory (fused), or saved (eager).", rich_help_panel=MESH
-    ),
+    Literal["fused", "eager"], MESH("--attention", help="Attention scores: never in memory (fused), or saved (eager).")
 ]
-Float32GradientsOption = Annotated[
-    bool, typer.Option("--float32-gradients", help="Accumulate gradients in float32.", rich_help_panel=MESH)
-]
+Float32GradientsOption = Annotated[bool, MESH("--float32-gradients", help="Accumulate gradients in float32.")]
 LOW = Literal["float8", "int8", "int4"]
-WeightsOption = Annotated[
-    LOW | None,
-    typer.Option("--weights", help="Inference with matrices of that type.", rich_help_panel=TIME),
-]
-CacheOption = Annotated[
-    LOW | None,
-    typer.Option("--kv-cache", help="Inference with a KV cache of that type.", rich_help_panel=TIME),
-]
+WeightsOption = Annotated[LOW | None, TIME("--weights", help="Inference with matrices of that type.")]
+CacheOption = Annotated[LOW | None, TIME("--kv-cache", help="Inference with a KV cache of that type.")]
 ComputeOption = Annotated[
     Literal["float8", "float4", "int8"] | None,
-    typer.Option("--compute", help="With --accelerator: the type of products with weights.", rich_help_panel=TIME),
+    TIME("--compute", help="With --accelerator: the type of products with weights."),
 ]
 AcceleratorOption = Annotated[
     str | None,
-    typer.Option(
+    TIME(
         "--accelerator",
         metavar="NAME",
         help="Roofline times on that accelerator: see `archdsl hardware`; or a file .json.",
         autocompletion=complete_accelerator,
-        rich_help_panel=TIME,
     ),
 ]
 DevicesOption = Annotated[
-    int | None,
-    typer.Option("--devices", min=1, help="How many of them, data parallel unless --mesh says.", rich_help_panel=TIME),
+    int | None, TIME("--devices", min=1, help="How many of them, data parallel unless --mesh says.")
 ]
-MachineOption = Annotated[int, typer.Option("--machine", min=1, help="Devices per machine.", rich_help_panel=TIME)]
-NetworkOption = Annotated[
-    float,
-    typer.Option("--network", min=1.0, help="Bytes/s that each device sends to other machines.", rich_help_panel=TIME),
-]
-FusedOption = Annotated[
-    bool, typer.Option("--fused/--not-fused", help="Fuse neighbouring element-wise ops.", rich_help_panel=TIME)
-]
+MachineOption = Annotated[int, TIME("--machine", min=1, help="Devices per machine.")]
+NetworkOption = Annotated[float, TIME("--network", min=1.0, help="Bytes/s that each device sends to other machines.")]
+FusedOption = Annotated[bool, TIME("--fused/--not-fused", help="Fuse neighbouring element-wise ops.")]
 MfuOption = Annotated[
     float | None,
-    typer.Option(
+    TIME(
         "--mfu",
         min=1e-3,
         max=1.0,
         help="Expect training to reach that part of the peak: 0.4 (else: what published runs reached).",
-        rich_help_panel=TIME,
     ),
 ]
-TokensOption = Annotated[
-    str | None,
-    typer.Option("--tokens", metavar="N", help="Hours, energy and price of training on N.", rich_help_panel=TIME),
-]
-PriceOption = Annotated[
-    float | None,
-    typer.Option("--price", min=0.0, help="With --tokens: price of a device-hour.", rich_help_panel=TIME),
-]
+TokensOption = Annotated[str | None, TIME("--tokens", metavar="N", help="Hours, energy and price of training on N.")]
+PriceOption = Annotated[float | None, TIME("--price", min=0.0, help="With --tokens: price of a device-hour.")]
 
 OF_MESH = (
     "zero",

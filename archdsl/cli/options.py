@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,12 +14,24 @@ from archdsl.diagnostics import ArchError
 if TYPE_CHECKING:
     from archdsl.ir.graph import Model
 
-# Panels of the help texts.
-SPEC, RUN, FLOPS, MEMORY, MESH, TIME = "Spec", "Run", "FLOPs", "Memory", "Mesh", "Time and cost"
-WEIGHTS, TORCH, ONNX, DECODE, SAMPLING, OUTPUT = "Weights", "PyTorch", "ONNX", "ONNX decode step", "Sampling", "Output"
-FOLDER = "Hugging Face"
-STORED, TOKENS = "ONNX, Hugging Face", "Special tokens (ONNX decode step, Hugging Face)"
-SEARCH, BUDGET = "Search", "Budget"
+# Panels of the help texts: each makes the options that stand in it.
+SPEC = partial(typer.Option, rich_help_panel="Spec")
+RUN = partial(typer.Option, rich_help_panel="Run")
+FLOPS = partial(typer.Option, rich_help_panel="FLOPs")
+MEMORY = partial(typer.Option, rich_help_panel="Memory")
+MESH = partial(typer.Option, rich_help_panel="Mesh")
+TIME = partial(typer.Option, rich_help_panel="Time and cost")
+WEIGHTS = partial(typer.Option, rich_help_panel="Weights")
+TORCH = partial(typer.Option, rich_help_panel="PyTorch")
+ONNX = partial(typer.Option, rich_help_panel="ONNX")
+DECODE = partial(typer.Option, rich_help_panel="ONNX decode step")
+SAMPLING = partial(typer.Option, rich_help_panel="Sampling")
+OUTPUT = partial(typer.Option, rich_help_panel="Output")
+FOLDER = partial(typer.Option, rich_help_panel="Hugging Face")
+STORED = partial(typer.Option, rich_help_panel="ONNX, Hugging Face")
+TOKENS = partial(typer.Option, rich_help_panel="Special tokens (ONNX decode step, Hugging Face)")
+SEARCH = partial(typer.Option, rich_help_panel="Search")
+BUDGET = partial(typer.Option, rich_help_panel="Budget")
 
 
 # --- completion -------------------------------------------------------------------------------------------------------
@@ -75,19 +88,15 @@ SpecArgument = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option(
+    SPEC(
         "--set",
         metavar="NAME=VALUE",
         help="Give a hyper-parameter another value (repeatable).",
         autocompletion=complete_setting,
-        rich_help_panel=SPEC,
     ),
 ]
-NoncausalOption = Annotated[
-    bool,
-    typer.Option("--allow-noncausal", help="Accept an LM head that later tokens can reach.", rich_help_panel=SPEC),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.", rich_help_panel=OUTPUT)]
+NoncausalOption = Annotated[bool, SPEC("--allow-noncausal", help="Accept an LM head that later tokens can reach.")]
+JsonOption = Annotated[bool, OUTPUT("--json", help="One JSON object on standard output.")]
 
 
 def settings_of(given: list[str] | None) -> dict[str, str]:
@@ -132,48 +141,26 @@ Checkpoint = Literal["none", "selective", "full"]
 
 CHECKPOINT = "Activation checkpointing: recompute nothing, attention (selective), or every layer (full)."
 
-DtypeOption = Annotated[
-    Dtype, typer.Option("--dtype", help="The type of weights and activations.", rich_help_panel=WEIGHTS)
-]
+DtypeOption = Annotated[Dtype, WEIGHTS("--dtype", help="The type of weights and activations.")]
 TargetOption = Annotated[
     Literal["portable", "ort-cpu", "ort-cuda"],
-    typer.Option(
-        "--target", help="Standard operators, or those of onnxruntime on CPU or CUDA too.", rich_help_panel=ONNX
-    ),
+    ONNX("--target", help="Standard operators, or those of onnxruntime on CPU or CUDA too."),
 ]
 QuantizeOption = Annotated[
     Literal["int8", "int4"] | None,
-    typer.Option(
-        "--quantize",
-        help="Weight-only quantization of linear layers and embeddings: group size 32, asymmetric.",
-        rich_help_panel=ONNX,
-    ),
+    ONNX("--quantize", help="Weight-only quantization of linear layers and embeddings: group size 32, asymmetric."),
 ]
 KeepOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--keep",
-        metavar="PATTERN",
-        help="With --quantize: weights that are not quantized (repeatable).",
-        rich_help_panel=ONNX,
-    ),
+    ONNX("--keep", metavar="PATTERN", help="With --quantize: weights that are not quantized (repeatable)."),
 ]
 WeightsOption = Annotated[
-    Path | None,
-    typer.Option("--weights", metavar="FILE.safetensors", help="Weights to load, strictly.", rich_help_panel=WEIGHTS),
+    Path | None, WEIGHTS("--weights", metavar="FILE.safetensors", help="Weights to load, strictly.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of random weights and inputs.", rich_help_panel=WEIGHTS)]
-SeqOption = Annotated[
-    int | None,
-    typer.Option("--seq", min=1, help="Sequence length; 128 or the context by default.", rich_help_panel=RUN),
-]
-DeviceOption = Annotated[
-    str, typer.Option("--device", metavar="cpu|cuda|cuda:N", help="Where the model runs.", rich_help_panel=RUN)
-]
-NoDecodeOption = Annotated[
-    bool,
-    typer.Option("--no-decode", help="Whole sequences alone: no prefill and decode steps.", rich_help_panel=ONNX),
-]
+SeedOption = Annotated[int, WEIGHTS("--seed", help="Seed of random weights and inputs.")]
+SeqOption = Annotated[int | None, RUN("--seq", min=1, help="Sequence length; 128 or the context by default.")]
+DeviceOption = Annotated[str, RUN("--device", metavar="cpu|cuda|cuda:N", help="Where the model runs.")]
+NoDecodeOption = Annotated[bool, ONNX("--no-decode", help="Whole sequences alone: no prefill and decode steps.")]
 
 
 def keep_needs_bits(keep: list[str] | None, quantize: str | None) -> None:
