@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shlex
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from archdsl.backends.onnx.store import OnnxFiles
     from archdsl.estimates.fit import FitReport
@@ -34,10 +38,13 @@ UNBROKEN = 10_000
 WIDE = 140
 """Columns of a terminal from which on the zoo's table has room for names of files."""
 
+Column = tuple[str, dict[str, Any]]
+"""The head of a column, and how it is drawn."""
+DIM = {"style": "dim"}
+
 
 def print_report(*parts: RenderableType) -> None:
     """Print to standard output: as wide as its terminal, or plain text without trailing spaces."""
-    import sys
 
     from rich.console import Console
 
@@ -52,20 +59,54 @@ def print_report(*parts: RenderableType) -> None:
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _numbers(*names: str, **more: Any) -> list[Column]:
+    """Columns of numbers."""
+    return [(name, {"justify": "right", **more}) for name in names]
+
+
+def _table(*columns: str | Column, heads: bool = True) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, show_header=heads, header_style="dim", padding=(0, 2, 0, 0))
+    for column in columns:
+        name, how = (column, {}) if isinstance(column, str) else column
+        table.add_column(name, **how)
+    return table
+
+
+def _totals() -> Table:
+    """A table of names, numbers and remarks."""
+    return _table("", *_numbers(""), ("", DIM), heads=False)
+
+
+def _by_block(numbers: Sequence[str], rows: Iterable[tuple[list[str], float | None]]) -> Iterator[RenderableType]:
+    """A table of blocks: cells, and the share of the whole, also as a bar if there is room; nothing without rows."""
+    bars = _has_room()
+    more: list[Column] = [("", {"style": "cyan", "no_wrap": True})] if bars else []
+    table = _table("block", ("declared at", DIM), *_numbers(*numbers, "share"), *more)
+    for cells, share in rows:
+        shown = "" if share is None else f"{100 * share:.1f} %"
+        table.add_row(*map(_escape, [*cells, shown]), *([_bar(share or 0.0)] if bars else []))
+    if table.row_count:
+        yield ""
+        yield table
+
+
 def params_view(report: ParamsReport, *, blocks: bool = True) -> Iterator[RenderableType]:
     """Totals, the rule of thumb, and what each block holds, if that is wanted."""
-    from rich.markup import escape
-    from rich.table import Table
 
     p = report.params
     settings = ", ".join(f"{k} = {v:,}" if isinstance(v, int) else f"{k} = {v:g}" for k, v in report.config.items())
-    yield f"[bold]{escape(report.model)}[/]  [dim]{escape(report.source)}[/]" + (
-        f"\n[dim]{escape(settings)}[/]" if settings else ""
+    yield f"[bold]{_escape(report.model)}[/]  [dim]{_escape(report.source)}[/]" + (
+        f"\n[dim]{_escape(settings)}[/]" if settings else ""
     )
-    totals = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    totals.add_column()
-    totals.add_column(justify="right")
-    totals.add_column(style="dim")
+    totals = _totals()
     totals.add_row("parameters", f"{p.total:,}", "")
     totals.add_row("  without embeddings", f"{p.non_embedding:,}", "")
     if p.active != p.total:
@@ -76,24 +117,12 @@ def params_view(report: ParamsReport, *, blocks: bool = True) -> Iterator[Render
     if p.buffers:
         totals.add_row("saved buffers", f"{p.buffers:,}", "not parameters")
     yield totals
-    if not blocks:
-        return
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("block")
-    table.add_column("declared at", style="dim")
-    for name in ("count", "each", "total", "share"):
-        table.add_column(name, justify="right")
-    bars = _has_room()
-    if bars:
-        table.add_column("", style="cyan", no_wrap=True)
-    for row in p.by_block[1:]:
-        part = row.total / p.total if p.total else 0.0
-        share = f"{100 * part:.1f} %" if p.total else ""
-        cells = [row.block, row.source, f"{row.count:,}", f"{row.each:,}", f"{row.total:,}", share]
-        table.add_row(*map(escape, cells), *([_bar(part)] if bars else []))
-    if len(p.by_block) > 1:
-        yield ""
-        yield table
+    if blocks:
+        rows = (
+            ([b.block, b.source, f"{b.count:,}", f"{b.each:,}", f"{b.total:,}"], b.total / p.total if p.total else None)
+            for b in p.by_block[1:]
+        )
+        yield from _by_block(("count", "each", "total"), rows)
 
 
 BAR = 20
@@ -104,24 +133,17 @@ ROOM = 100
 
 def _has_room() -> bool:
     """Whether bars squeeze no other column: in a wide terminal, or where there is none."""
-    import shutil
-    import sys
 
     return not sys.stdout.isatty() or shutil.get_terminal_size().columns >= ROOM
 
 
 def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterator[RenderableType]:
     """FLOPs in all, by convention if that is wanted, and by block with bars."""
-    from rich.markup import escape
-    from rich.table import Table
 
     f = report.flops
     sizes = ", ".join(f"{name} = {n:,}" for name, n in f.sizes.items())
-    yield f"[bold]FLOPs[/]  [dim]{escape(f'{sizes}; {f.convention}: {f.conventions[f.convention].says}')}[/]"
-    totals = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    totals.add_column()
-    totals.add_column(justify="right")
-    totals.add_column(style="dim")
+    yield f"[bold]FLOPs[/]  [dim]{_escape(f'{sizes}; {f.convention}: {f.conventions[f.convention].says}')}[/]"
+    totals = _totals()
     totals.add_row("forward", f"{f.forward:,}", _short(f.forward))
     totals.add_row("backward", f"{f.backward:,}", _short(f.backward))
     totals.add_row("training step", f"{f.training:,}", _short(f.training))
@@ -142,60 +164,37 @@ def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterato
         totals.add_row("HFU", f"{100 * used.hfu:.1f} %", f"activation checkpointing: {again}")
     yield totals
     if side_by_side:
-        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        table.add_column("convention")
-        for name in ("forward", "training", "of exact"):
-            table.add_column(name, justify="right")
-        table.add_column("counts", style="dim")
+        table = _table("convention", *_numbers("forward", "training", "of exact"), ("counts", DIM))
         exact = f.conventions["exact"].training
         for name, c in f.conventions.items():
             ratio = f"{c.training / exact:.4f}" if exact else ""
-            table.add_row(name, f"{c.forward:,}", f"{c.training:,}", ratio, escape(c.says))
+            table.add_row(name, f"{c.forward:,}", f"{c.training:,}", ratio, _escape(c.says))
         yield ""
         yield table
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("block")
-    table.add_column("declared at", style="dim")
-    for name in ("uses", "forward", "training", "share"):
-        table.add_column(name, justify="right")
-    bars = _has_room()
-    if bars:
-        table.add_column("", style="cyan", no_wrap=True)
     whole = f.by_block[0].training
-    for row in f.by_block[1:]:
-        share = row.training / whole if whole else 0.0
-        table.add_row(
-            escape(row.block),
-            escape(row.source),
-            f"{row.uses:,}",
-            f"{row.forward:,}",
-            f"{row.training:,}",
-            f"{100 * share:.1f} %",
-            *([_bar(share)] if bars else []),
+    rows = (
+        (
+            [b.block, b.source, f"{b.uses:,}", f"{b.forward:,}", f"{b.training:,}"],
+            b.training / whole if whole else 0.0,
         )
-    if len(f.by_block) > 1:
-        yield ""
-        yield table
+        for b in f.by_block[1:]
+    )
+    yield from _by_block(("uses", "forward", "training"), rows)
     for note in f.notes:
-        yield f"[dim]{escape(note)}[/]"
+        yield f"[dim]{_escape(note)}[/]"
     if f.no_decode_step is not None:
-        yield f"[dim]{escape(f'no decode step: {f.no_decode_step}')}[/]"
+        yield f"[dim]{_escape(f'no decode step: {f.no_decode_step}')}[/]"
 
 
 def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
     """The peak, weights, gradients and optimizer state; then the KV cache and other decode state, by kind of layer."""
-    from rich.markup import escape
-    from rich.table import Table
 
     m = report.memory
     sizes = ", ".join(f"{name} = {n:,}" for name, n in m.sizes.items())
     copied = m.master_weights and m.dtype != "float32"
     how = f"{m.dtype}, {m.algorithm}" + (", fp32 master weights" if copied else "")
-    yield f"[bold]Memory[/]  [dim]{escape(f'bytes; {how}; {sizes}')}[/]"
-    totals = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    totals.add_column()
-    totals.add_column(justify="right")
-    totals.add_column(style="dim")
+    yield f"[bold]Memory[/]  [dim]{_escape(f'bytes; {how}; {sizes}')}[/]"
+    totals = _totals()
     if m.step is not None and m.peak is not None:
         totals.add_row("peak", f"{m.peak:,}", f"{_binary(m.peak)}, {_moment(m.step.peak_at)}; estimate")
     totals.add_row("weights", f"{m.weights:,}", _binary(m.weights))
@@ -204,7 +203,7 @@ def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
     totals.add_row("gradients", f"{m.gradients:,}", _binary(m.gradients))
     names = ", ".join(dict.fromkeys(s.name for s in m.by_state))
     totals.add_row(
-        "optimizer state", f"{m.optimizer:,}", f"{_binary(m.optimizer)}{': ' if names else ''}{escape(names)}"
+        "optimizer state", f"{m.optimizer:,}", f"{_binary(m.optimizer)}{': ' if names else ''}{_escape(names)}"
     )
     totals.add_row("total", f"{m.model_states:,}", f"{_binary(m.model_states)}, without activations")
     if m.step is not None and m.activations is not None:
@@ -223,36 +222,28 @@ def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
         totals.add_row("  per token", f"{m.decode_state_per_token:,}", "of one sequence")
     yield totals
     if m.no_activations is not None:
-        yield f"[dim]{escape(m.no_activations)}[/]"
+        yield f"[dim]{_escape(m.no_activations)}[/]"
     if m.step is not None and m.step.by_block:
-        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        table.add_column("saved by")
-        table.add_column("at", style="dim")
-        for name in ("count", "bytes", "share"):
-            table.add_column(name, justify="right")
+        table = _table("saved by", ("at", DIM), *_numbers("count", "bytes", "share"))
         for b in m.step.by_block:
             share = f"{100 * b.bytes / m.step.saved:.1f} %" if m.step.saved else ""
-            table.add_row(escape(b.block), escape(b.path), f"{b.count:,}", f"{b.bytes:,}", share)
+            table.add_row(_escape(b.block), _escape(b.path), f"{b.count:,}", f"{b.bytes:,}", share)
         yield ""
         yield table
     if m.kept:
         windows = any(k.window is not None for k in m.kept)
-        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        table.add_column(_decode_state(m))
-        table.add_column("at", style="dim")
-        table.add_column("kind", style="dim")
-        for name in ("count", "per token", "bytes", *(["window", "ring buffer"] if windows else [])):
-            table.add_column(name, justify="right")
+        heads = ["count", "per token", "bytes", *(["window", "ring buffer"] if windows else [])]
+        table = _table(_decode_state(m), ("at", DIM), ("kind", DIM), *_numbers(*heads))
         for k in m.kept:
             ring = ["", ""] if k.window is None else [f"{k.window:,}", f"{k.windowed_bytes:,}"]
             row = [k.name, k.path, k.kind, f"{k.count:,}", f"{k.per_token:,}" if k.per_token else "", f"{k.bytes:,}"]
-            table.add_row(*map(escape, row), *(ring if windows else []))
+            table.add_row(*map(_escape, row), *(ring if windows else []))
         yield ""
         yield table
         if windows:
             yield "[dim]ring buffer: a KV cache of the window alone; ONNX decode steps keep all positions[/]"
     if m.no_decode_state is not None:
-        yield f"[dim]{escape(f'no KV cache: {m.no_decode_state}')}[/]"
+        yield f"[dim]{_escape(f'no KV cache: {m.no_decode_state}')}[/]"
 
 
 def _moment(event: str) -> str:
@@ -289,7 +280,6 @@ def _bar(share: float) -> str:
 
 def tree_view(root: TreeNode) -> RenderableType:
     """The model as a tree: step, block, what it gives back, parameters."""
-    from rich.markup import escape
     from rich.tree import Tree
 
     def label(b: TreeNode) -> str:
@@ -300,7 +290,9 @@ def tree_view(root: TreeNode) -> RenderableType:
         kind = f"shared {b.block}" if b.shared else b.block
         each = f" {b.params:,}" if b.params else ""
         total = f" [dim]({b.params * b.count:,})[/]" if b.count > 1 and b.params else ""
-        return f"[bold]{escape(b.name)}[/]{times} [cyan]{escape(kind)}[/][dim]{escape(gives + holds)}[/]{each}{total}"
+        return (
+            f"[bold]{_escape(b.name)}[/]{times} [cyan]{_escape(kind)}[/][dim]{_escape(gives + holds)}[/]{each}{total}"
+        )
 
     def grow(view: Tree, b: TreeNode) -> Tree:
         for child in b.children:
@@ -313,29 +305,23 @@ def tree_view(root: TreeNode) -> RenderableType:
 def zoo_view(families: Sequence[ZooFamily]) -> Iterator[RenderableType]:
     """The zoo, one line a model; what is special about a family stands beside its first. Then one line for each thing
     that is wrong."""
-    import shutil
-    import sys
-
-    from rich.markup import escape
-    from rich.table import Table
 
     wide = not sys.stdout.isatty() or shutil.get_terminal_size().columns >= WIDE
     experts = any(m.active != m.parameters for f in families for m in f.models)
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("model", no_wrap=True, style="bold")
-    if wide:
-        table.add_column("file", style="dim", no_wrap=True)
-    table.add_column("year", no_wrap=True)
-    table.add_column("kind", no_wrap=True, style="cyan")
-    table.add_column("parameters", justify="right", no_wrap=True)
-    if experts:
-        table.add_column("active", justify="right", no_wrap=True, style="dim")
-    table.add_column("what is special", ratio=1, overflow="fold")
+    table = _table(
+        ("model", {"no_wrap": True, "style": "bold"}),
+        *([("file", {"no_wrap": True, **DIM})] if wide else []),
+        ("year", {"no_wrap": True}),
+        ("kind", {"no_wrap": True, "style": "cyan"}),
+        *_numbers("parameters", no_wrap=True),
+        *(_numbers("active", no_wrap=True, **DIM) if experts else []),
+        ("what is special", {"ratio": 1, "overflow": "fold"}),
+    )
     for family in families:
-        about = f"[bold]{escape(family.name)}[/]" + (f" [dim]({escape(family.authors)})[/]" if family.authors else "")
-        about += f": {escape(family.about)}" if family.about else ""
+        about = f"[bold]{_escape(family.name)}[/]" + (f" [dim]({_escape(family.authors)})[/]" if family.authors else "")
+        about += f": {_escape(family.about)}" if family.about else ""
         for i, m in enumerate(family.models):
-            row = [escape(m.name), *([family.file] if wide else [])]
+            row = [_escape(m.name), *([family.file] if wide else [])]
             row += [str(family.year or ""), m.kind, f"{m.parameters:,}"]
             if experts:
                 row.append(f"{m.active:,}" if m.active != m.parameters else "")
@@ -346,14 +332,13 @@ def zoo_view(families: Sequence[ZooFamily]) -> Iterator[RenderableType]:
         for problem in family.problems:
             named = f" ({', '.join(problem.models)})" if problem.models else ""
             said = f"{problem.place}{named}: {problem.code} {problem.message}"
-            yield f"[red]{escape(' '.join(said.split()))}[/]"
+            yield f"[red]{_escape(' '.join(said.split()))}[/]"
 
 
 @contextlib.contextmanager
 def drawing(model: Model, what: str = "initializing") -> Iterator[Callable[[str, int], None] | None]:
     """A progress bar over the parameters of a model while they are initialized, or written; None where standard error
     is no terminal."""
-    import sys
 
     if not sys.stderr.isatty():
         yield None
@@ -379,8 +364,6 @@ def files_view(files: OnnxFiles, spec: Sequence[str], dtype: str, quantize: str 
     """What there is to say of the files of a graph: weights that it lacks, which are quantized, and which runtimes do
     not know it. `spec` is how a command is told the model."""
     if not files.has_weights:
-        import shlex
-
         put = shlex.join(["archdsl", "init", *spec, "--dtype", dtype, "-o", str(files.weights)])
         yield f"{files.graphs[0]} has no weights yet: `{put}` puts them where it looks"
     if quantize is not None:
@@ -393,6 +376,7 @@ def files_view(files: OnnxFiles, spec: Sequence[str], dtype: str, quantize: str 
 
 def import_view(report: ImportReport) -> Iterator[RenderableType]:
     """What was written, and how far it is from transformers."""
+
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -413,18 +397,21 @@ def _kinds(paths: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(".".join("*" if s.isdecimal() else s for s in p.split(".")) for p in paths))
 
 
+def _tensors(report: RunReport | OnnxRunReport) -> Table:
+    """A table of what went in and what came out."""
+    table = _table(heads=False)
+    for what, tensors in (("input", report.inputs), ("output", report.outputs)):
+        for name, tensor in tensors.items():
+            table.add_row(what, _escape(name), _escape(f"{tensor.dtype}{tensor.shape}"))
+    return table
+
+
 def run_view(report: RunReport) -> Iterator[RenderableType]:
     """What went in, what came out, and how long it took."""
-    from rich.markup import escape
-    from rich.table import Table
 
-    where = escape(f"{report.parameters:,} parameters, {report.dtype} on {report.device}")
-    yield f"[bold]{escape(report.model)}[/]  [dim]{where}[/]"
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, tensor in report.inputs.items():
-        table.add_row("input", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
-    for name, tensor in report.outputs.items():
-        table.add_row("output", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
+    where = _escape(f"{report.parameters:,} parameters, {report.dtype} on {report.device}")
+    yield f"[bold]{_escape(report.model)}[/]  [dim]{where}[/]"
+    table = _tensors(report)
     for name, ms in report.milliseconds.items():
         table.add_row("time", name, f"{ms:,.1f} ms")
     table.add_row("outputs", "", f"mean square {report.mean_square:.6g}")
@@ -434,32 +421,24 @@ def run_view(report: RunReport) -> Iterator[RenderableType]:
 
 def generate_view(report: GenerateReport) -> Iterator[RenderableType]:
     """The rows, unless one was shown as it grew, and how fast they came."""
-    from rich.markup import escape
-    from rich.table import Table
 
     if len(report.tokens) == 1:
         yield ""
     else:
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        table = _table(heads=False)
         texts = report.texts or [" ".join(map(str, t)) for t in report.tokens]
         for i, text in enumerate(texts, 1):
-            table.add_row(str(i), escape(text))
+            table.add_row(str(i), _escape(text))
         yield table
     speed = f"{report.first_token_ms:,.1f} ms to the first token, then {report.tokens_per_second:,.1f} tokens/s"
-    yield f"[dim]{escape(report.model)}: {speed} in {report.dtype} on {report.device}[/]"
+    yield f"[dim]{_escape(report.model)}: {speed} in {report.dtype} on {report.device}[/]"
 
 
 def onnx_run_view(report: OnnxRunReport) -> Iterator[RenderableType]:
     """What went into the graph, what came out, and how long it took."""
-    from rich.markup import escape
-    from rich.table import Table
 
     yield _heading(report)
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, tensor in report.inputs.items():
-        table.add_row("input", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
-    for name, tensor in report.outputs.items():
-        table.add_row("output", escape(name), escape(f"{tensor.dtype}{tensor.shape}"))
+    table = _tensors(report)
     for name, ms in report.milliseconds.items():
         said = f", {report.prompt:,} token{'s' * (report.prompt != 1)}" if name == "prefill" and report.prompt else ""
         table.add_row("time", name, f"{ms:,.1f} ms{said}")
@@ -469,23 +448,18 @@ def onnx_run_view(report: OnnxRunReport) -> Iterator[RenderableType]:
 
 def verify_view(report: VerifyReport) -> Iterator[RenderableType]:
     """How far onnxruntime is from PyTorch, output by output, and step by step."""
-    from rich.markup import escape
-    from rich.table import Table
 
     yield _heading(report)
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("output")
-    table.add_column("shape", style="dim")
-    for name in ("absolute", "relative", *(["rounding"] if report.rounding else [])):
-        table.add_column(name, justify="right")
+    rounding = ["rounding"] if report.rounding else []
+    table = _table("output", ("shape", DIM), *_numbers("absolute", "relative", *rounding))
     for name, d in report.outputs.items():
         moved = [f"{report.rounding[name].relative:.1e}"] if report.rounding else []
-        row = (escape(name), escape(f"{d.dtype}{d.shape}"), f"{d.absolute:.1e}", f"{d.relative:.1e}", *moved)
+        row = (_escape(name), _escape(f"{d.dtype}{d.shape}"), f"{d.absolute:.1e}", f"{d.relative:.1e}", *moved)
         table.add_row(*row)
     for of, steps in (("", report.decode), ("torch ", report.torch_decode)):
         for name, d in steps.items():
             shown = of + (f"padded {name}" if name in ("left", "right") else name)
-            table.add_row(shown, escape(f"{d.dtype}{d.shape}"), f"{d.absolute:.1e}", f"{d.relative:.1e}")
+            table.add_row(shown, _escape(f"{d.dtype}{d.shape}"), f"{d.absolute:.1e}", f"{d.relative:.1e}")
     yield table
     yield from _no_decode(report.no_decode)
     yield from assumed_view(report.assumed)
@@ -497,46 +471,36 @@ def verify_view(report: VerifyReport) -> Iterator[RenderableType]:
 
 def assumed_view(assumed: Sequence[str]) -> Iterator[RenderableType]:
     """What is taken for causal without a proof."""
-    from rich.markup import escape
 
     if assumed:
-        yield f"[dim]assumed to be causal, not proved: {escape(', '.join(assumed))}[/]"
+        yield f"[dim]assumed to be causal, not proved: {_escape(', '.join(assumed))}[/]"
 
 
 def _no_decode(why: str | None, what: str = "not decoded") -> Iterator[RenderableType]:
     """Why nothing was decoded, if somebody wanted it."""
-    from rich.markup import escape
 
     from archdsl.run.onnx import NOT_ASKED
 
     if why not in (None, NOT_ASKED):
-        yield f"[dim]{what}: {escape(why)}[/]"
+        yield f"[dim]{what}: {_escape(why)}[/]"
 
 
 def _heading(report: OnnxRunReport | VerifyReport) -> str:
-    from rich.markup import escape
 
     how = f"{report.dtype}, {report.quantize}" if report.quantize else report.dtype
     where = f"{report.parameters:,} parameters, {how} on {report.device}, target {report.target}"
-    return f"[bold]{escape(report.model)}[/]  [dim]{escape(where)}[/]"
+    return f"[bold]{_escape(report.model)}[/]  [dim]{_escape(where)}[/]"
 
 
 def sweep_view(report: SweepReport) -> Iterator[RenderableType]:
     """One line a point: what is set, what it holds and costs, or why there is no such model."""
-    from rich.markup import escape
-    from rich.table import Table
 
-    yield f"[bold]{escape(report.model)}[/]  [dim]{escape(report.source)}[/]"
+    yield f"[bold]{_escape(report.model)}[/]  [dim]{_escape(report.source)}[/]"
     experts = any(row.active != row.parameters for row in report.rows)
     problems = any(row.problem for row in report.rows)
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for name in report.names:
-        table.add_column(escape(name), justify="right", no_wrap=True)
     heads = ["parameters", "non-embedding", *(["active"] if experts else []), "/ 12·L·d²", "FLOPs/token", "training"]
-    for name in heads:
-        table.add_column(name, justify="right", no_wrap=True)
-    if problems:
-        table.add_column("", style="red", overflow="fold")
+    told: list[Column] = [("", {"style": "red", "overflow": "fold"})] if problems else []
+    table = _table(*_numbers(*map(_escape, report.names), *heads, no_wrap=True), *told)
     for row in report.rows:
         counts = (row.parameters, row.non_embedding, *([row.active] if experts else []))
         cells = [_setting_shown(row.settings[name]) for name in report.names]
@@ -545,7 +509,7 @@ def sweep_view(report: SweepReport) -> Iterator[RenderableType]:
         cells += ["" if n is None else f"{n:.4g}" for n in (row.forward_per_token, row.training_per_token)]
         if problems:
             cells.append(f"{row.code}: {row.problem}" if row.problem else "")
-        table.add_row(*map(escape, cells))
+        table.add_row(*map(_escape, cells))
     yield table
 
 
@@ -575,7 +539,6 @@ def _setting_shown(value: int | float | bool | str) -> str:
 @contextlib.contextmanager
 def counting(what: str) -> Iterator[Callable[[int, int], None] | None]:
     """A progress bar for work that tells how many of its parts are done; None where standard error is no terminal."""
-    import sys
 
     if not sys.stderr.isatty():
         yield None
@@ -591,25 +554,18 @@ def counting(what: str) -> Iterator[Callable[[int, int], None] | None]:
 
 def fit_view(report: FitReport) -> Iterator[RenderableType]:
     """The model that was found, as arguments, and what keeps it from growing."""
-    import shlex
 
-    from rich.markup import escape
-    from rich.table import Table
-
-    yield f"[bold]{escape(report.model)}[/]  [dim]{escape(report.source)}[/]"
-    yield escape(shlex.join(report.set))
+    yield f"[bold]{_escape(report.model)}[/]  [dim]{_escape(report.source)}[/]"
+    yield _escape(shlex.join(report.set))
     m = report.memory
     if m is not None:
         copied = ", fp32 master weights" if m.master_weights and m.dtype != "float32" else ""
         types = ((m.weights, "weights"), (m.kv_cache, "KV cache"))
         decoding = "".join(["decoding", *(f", {dtype} {name}" for dtype, name in types if dtype != m.dtype)])
         how = decoding if m.decode else f"{m.optimizer}{copied}; activation checkpointing: {m.checkpoint}"
-        yield f"[dim]{escape(f'batch size {m.batch:,}, sequence length {m.seq:,}; {m.dtype}, {how}')}[/]"
+        yield f"[dim]{_escape(f'batch size {m.batch:,}, sequence length {m.seq:,}; {m.dtype}, {how}')}[/]"
     budget = report.budget[report.binding]
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column(style="dim")
+    table = _totals()
     shown = _binary(budget) if report.binding == "memory" else f"{budget:,}"
     binds = f"{100 * report.used:.2f} % of {shown}" + (", which binds" if len(report.budget) > 1 else "")
     table.add_row("parameters", f"{report.parameters:,}", binds if report.binding == "parameters" else "")
@@ -622,7 +578,7 @@ def fit_view(report: FitReport) -> Iterator[RenderableType]:
         table.add_row(
             "memory" if m.decode else "peak of memory",
             _binary(m.bytes),
-            escape(f"{binds if report.binding == 'memory' else ''}{at}".strip()),
+            _escape(f"{binds if report.binding == 'memory' else ''}{at}".strip()),
         )
         for term, size in m.terms.items():
             table.add_row(f"  {term}", _binary(size), "the most" if term == m.term else "")
@@ -640,29 +596,23 @@ def fit_view(report: FitReport) -> Iterator[RenderableType]:
             "aspect": "it fits, beyond the aspect ratio",
             "fits": "it fits, farther from the spec's proportions",
         }
-        table.add_row(f"{escape(n.name)} = {n.value:,}", holds, verdicts[n.verdict])
+        table.add_row(f"{_escape(n.name)} = {n.value:,}", holds, verdicts[n.verdict])
     yield table
 
 
 def scaling_view(report: ScalingReport) -> Iterator[RenderableType]:
     """One line a law: the run, and the loss it predicts."""
-    from rich.table import Table
 
     given = ", ".join(f"{name} = {n:.4g}" for name, n in report.given.items())
     yield f"[bold]{'optimum' if report.optimal else 'run'}[/]  [dim]{given}; C = 6 · parameters · tokens[/]"
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("law", no_wrap=True)
-    for name in ("FLOPs", "parameters", "tokens", "tokens / parameter", "loss"):
-        table.add_column(name, justify="right", no_wrap=True)
-    if not report.optimal:
-        table.add_column("best at these FLOPs", justify="right", no_wrap=True)
-    table.add_column("source", style="dim")
+    heads = ["FLOPs", "parameters", "tokens", "tokens / parameter", "loss"]
+    heads += [] if report.optimal else ["best at these FLOPs"]
+    table = _table(("law", {"no_wrap": True}), *_numbers(*heads, no_wrap=True), ("source", DIM))
     for run in report.runs:
         ratio = f"{run.tokens_per_parameter:.3g}"
         row = [run.law, f"{run.flops:.3g}", _budget(run.parameters), _budget(run.tokens), ratio, f"{run.loss:.4f}"]
-        table.add_row(
-            *row, *([] if report.optimal else ["" if run.best_loss is None else f"{run.best_loss:.4f}"]), run.source
-        )
+        row += [] if report.optimal else ["" if run.best_loss is None else f"{run.best_loss:.4f}"]
+        table.add_row(*row, run.source)
     yield table
     yield "[dim]parameters of kaplan are without embeddings; losses of different laws are of different corpora[/]"
 
@@ -679,21 +629,15 @@ def hardware_view(report: HardwareReport) -> Iterator[RenderableType]:
     """One line a device: memory, how fast it is read, peaks of dense products."""
     from typing import get_args
 
-    from rich.markup import escape
-    from rich.table import Table
-
     from archdsl.estimates.hardware import Type
 
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("device", no_wrap=True, style="bold")
-    table.add_column("", no_wrap=True)
     types = [t for t in get_args(Type) if any(t in d.peak for d in report.devices.values())]
-    for name in ("year", "GiB", "TB/s", *types, "link GB/s", "W"):
-        table.add_column(name, justify="right", no_wrap=True)
+    heads = _numbers("year", "GiB", "TB/s", *types, "link GB/s", "W", no_wrap=True)
+    table = _table(("device", {"no_wrap": True, "style": "bold"}), ("", {"no_wrap": True}), *heads)
     for name, d in report.devices.items():
         peaks = [_tera(d.peak[t]) if t in d.peak else "" for t in types]
         link = f"{d.interconnect.bandwidth / 1e9:,.0f}" if d.interconnect is not None else ""
-        row = [escape(name), escape(d.name), str(d.year or ""), f"{d.memory_gib:g}", f"{d.bandwidth / 1e12:.3g}"]
+        row = [_escape(name), _escape(d.name), str(d.year or ""), f"{d.memory_gib:g}", f"{d.bandwidth / 1e12:.3g}"]
         table.add_row(*row, *peaks, link, str(d.tdp_watts or ""))
     yield table
     yield "[dim]peaks in TFLOP/s, dense, as the vendors give them; --json has the sources[/]"
@@ -708,8 +652,6 @@ def _tera(n: float) -> str:
 
 def answer_view(report: MemoryReport) -> Iterator[RenderableType]:
     """Whether a model fits and how long it takes, where a mesh or a device was asked about."""
-    from rich.markup import escape
-    from rich.table import Table
 
     from archdsl.estimates.machines import MachinesReport
 
@@ -723,27 +665,23 @@ def answer_view(report: MemoryReport) -> Iterator[RenderableType]:
         kinds = {"matrices": r.weights, "KV cache": r.cache, "products": r.compute}
         where += [f"{what} in {kind}" for what, kind in kinds.items() if kind is not None]
     where += [f"batch size {s.batch:,}", f"sequence length {s.seq:,}"]
-    yield f"[bold]{escape(report.model)}[/] on [bold]{escape(', '.join(where))}[/]"
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("")
-    table.add_column("needs a device", justify="right")
+    yield f"[bold]{_escape(report.model)}[/] on [bold]{_escape(', '.join(where))}[/]"
     rows: dict[str, list[str]] = {n.phase: [n.phase, _binary(n.bytes)] for n in report.needs}
     if r is not None:
-        table.add_column(f"of {_binary(r.usable)}")
-        for name in ("at least", "expected"):
-            table.add_column(name, justify="right")
         times = {"training": r.training, "prefill": r.prefill, "decode": r.decode}
         for n in report.needs:
             time = times[n.phase]
             rows[n.phase] += ["fits" if n.fits else "[bold red]does not fit[/]", _seconds(time.seconds) if time else ""]
         rows["training"].append(_range(r.expected.seconds, _seconds))
+    timed: list[str | Column] = [] if r is None else [f"of {_binary(r.usable)}", *_numbers("at least", "expected")]
+    table = _table("", *_numbers("needs a device"), *timed)
     for row in rows.values():
         table.add_row(*row)
     yield table
     if r is not None:
         e = r.expected
         reached = f"{_range(round(100 * part) for part in reversed(e.mfu))} % MFU, attention counted whole ({e.says})"
-        yield escape(f"expected: {_range(reversed(e.tokens_per_second))} tokens/s at {reached}")
+        yield _escape(f"expected: {_range(reversed(e.tokens_per_second))} tokens/s at {reached}")
         used = report.flops.utilization
         if used is not None:
             ratio = r.training.tokens_per_second / used.tokens_per_second
@@ -783,8 +721,6 @@ def machines_view(report: MemoryReport) -> Iterator[RenderableType]:
 
 def sharding_view(s: Sharding) -> Iterator[RenderableType]:
     """Memory of the fullest rank, then what the busiest one sends."""
-    from rich.markup import escape
-    from rich.table import Table
 
     how = [s.dtype, s.algorithm + (f", ZeRO {s.zero}" if s.zero else "")]
     how += ["sequence parallel"] if s.sequence_parallel else []
@@ -792,7 +728,7 @@ def sharding_view(s: Sharding) -> Iterator[RenderableType]:
     how += ["eager attention"] if s.attention == "eager" else []
     about = f"{s.mesh}: {_several(s.devices, 'device')}; {', '.join(how)}"
     about += f"; {_several(s.micro_batches, 'micro-batch', 'es')} of {s.micro_batch:,}; sequence length {s.seq:,}"
-    yield f"[bold]Mesh[/]  [dim]{escape(about)}[/]"
+    yield f"[bold]Mesh[/]  [dim]{_escape(about)}[/]"
     m = s.memory
     where = f" of stage {m.stage}, the fullest" if len(s.stages) > 1 else ""
     kept = f", of {_several(m.in_flight, 'micro-batch', 'es')} in flight" if len(s.stages) > 1 else ""
@@ -807,10 +743,7 @@ def sharding_view(s: Sharding) -> Iterator[RenderableType]:
         ("recomputed", m.working, f"{_binary(m.working)}, the largest layer's", bool(m.working)),
         ("gathered", m.gathered, f"{_binary(m.gathered)}, the largest layer's weights and gradients", bool(m.gathered)),
     )
-    totals = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    totals.add_column()
-    totals.add_column(justify="right")
-    totals.add_column(style="dim")
+    totals = _totals()
     for name, size, said, told in rows:
         if told:
             totals.add_row(name, f"{size:,}", said)
@@ -819,44 +752,35 @@ def sharding_view(s: Sharding) -> Iterator[RenderableType]:
         totals.add_row("pipeline bubble", f"{100 * s.bubble:.1f} %", "of a step")
     yield totals
     if s.communication:
-        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        table.add_column("collective")
-        table.add_column("along", style="dim")
-        table.add_column("for", style="dim")
-        table.add_column("when", style="dim")
-        for name in ("devices", "calls", "sent"):
-            table.add_column(name, justify="right")
+        table = _table("collective", ("along", DIM), ("for", DIM), ("when", DIM), *_numbers("devices", "calls", "sent"))
         for c in s.communication:
             row = (c.collective, c.axis, c.purpose, c.phase, f"{c.devices:,}", f"{c.calls:,}", _binary(c.sent))
-            table.add_row(*map(escape, row))
+            table.add_row(*map(_escape, row))
         yield ""
         yield table
     if len(s.stages) > 1:
-        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        for name in ("stage", "layers", "weights", "gradients", "optimizer", "activations", "total", "sent"):
-            table.add_column(name, justify="right")
+        table = _table(
+            *_numbers("stage", "layers", "weights", "gradients", "optimizer", "activations", "total", "sent")
+        )
         for stage in [*s.stages[:2], *s.stages[2:][-2:]]:
             sizes = (stage.weights, stage.gradients, stage.optimizer, stage.activations, stage.total, stage.sent)
             table.add_row(f"{stage.stage}", f"{stage.layers:,}", *map(_binary, sizes))
         yield ""
         yield table
     for note in s.notes:
-        yield f"[dim]{escape(note)}[/]"
+        yield f"[dim]{_escape(note)}[/]"
 
 
 def roofline_view(r: Roofline) -> Iterator[RenderableType]:
     """Times of a training step, of a prefill and of a decode step; then of ops, the slowest first."""
-    from rich.markup import escape
-    from rich.table import Table
 
     fused = "element-wise ops fused" if r.fused else "op by op"
     many = f" × {r.devices:,}" if r.devices > 1 else ""
     about = f"{r.accelerator}{many}; {r.dtype}, {fused}; batch size {r.batch:,}, sequence length {r.seq:,}"
-    yield f"[bold]Time[/]  [dim]{escape(about)}\n{escape(r.says)}[/]"
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("")
-    for name in ("seconds", "tokens/s", "MFU (exact)", "bound by FLOPs", "by memory", "by links", "bubble"):
-        table.add_column(name, justify="right")
+    yield f"[bold]Time[/]  [dim]{_escape(about)}\n{_escape(r.says)}[/]"
+    table = _table(
+        "", *_numbers("seconds", "tokens/s", "MFU (exact)", "bound by FLOPs", "by memory", "by links", "bubble")
+    )
     rows = [("training step", r.training), ("prefill", r.prefill)]
     rows += [("decode step", r.decode)] if r.decode is not None else []
     for name, t in rows:
@@ -865,16 +789,11 @@ def roofline_view(r: Roofline) -> Iterator[RenderableType]:
         parts = [f"{100 * part / t.seconds:.1f} %" if part else "" for part in shares]
         table.add_row(name, _seconds(t.seconds), f"{t.tokens_per_second:,.4g}", f"{100 * t.utilization:.1f} %", *parts)
     yield table
-    ops = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    ops.add_column("op")
-    ops.add_column("at", style="dim")
-    for name in ("uses", "forward", "backward", "decode step"):
-        ops.add_column(name, justify="right")
-    ops.add_column("bound by", style="dim")
+    ops = _table("op", ("at", DIM), *_numbers("uses", "forward", "backward", "decode step"), ("bound by", DIM))
     for op in r.by_op[:SLOWEST]:
         ops.add_row(
-            escape(op.op),
-            escape(op.path),
+            _escape(op.op),
+            _escape(op.path),
             f"{op.uses:,}",
             _seconds(op.forward),
             _seconds(op.backward),
@@ -884,7 +803,7 @@ def roofline_view(r: Roofline) -> Iterator[RenderableType]:
     yield ""
     yield ops
     for note in r.notes:
-        yield f"[dim]{escape(note)}[/]"
+        yield f"[dim]{_escape(note)}[/]"
 
 
 SLOWEST = 10
