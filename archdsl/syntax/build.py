@@ -1,4 +1,5 @@
-"""From rules of the grammar to nodes: one function a rule, called as the parser finishes it.
+"""From rules of the grammar to nodes: one function a rule, called as the parser finishes it. Most rules have the
+children that their node has fields: `_node` makes them.
 
 Each gets the rule's children, which are nodes, tokens (only those the grammar keeps) or what another function here
 returned, and the span of all of it.
@@ -32,20 +33,33 @@ def _span(token: Token, like: Span) -> Span:
     return Span(like.source, token.start, token.end)
 
 
+def _node(cls: type[ast.Node], rest: int | None = None) -> Builder:
+    """What makes nodes of a class: the children are its fields in their order, a word as its text, None for what is not
+    written; from number `rest` on they are one field. A field `…_span` is where the word of that field stands."""
+    fields = [name for name in cls.__dataclass_fields__ if name not in ("span", "doc")]
+    names = [name for name in fields if not name.endswith("_span")]
+    spans = {name: names.index(name.removesuffix("_span")) for name in fields if name.endswith("_span")}
+
+    def build(kids: Kids, span: Span) -> ast.Node:
+        values = [_text(kid) if type(kid) is Token else kid for kid in kids]
+        if rest is not None:
+            values[rest:] = [tuple(values[rest:])]
+        values += [None] * (len(names) - len(values))
+        return cls(*values, span=span, **{name: _span(kids[i], span) for name, i in spans.items()})
+
+    return build
+
+
+def _text(token: Token) -> str:
+    return token.text[1:-1] if token.type == "STRING" else token.text
+
+
 # --- declarations -------------------------------------------------------------------------------------------------
 
 
 def _file(kids: Kids, span: Span) -> ast.File:
     text = span.source.text
     return ast.File(tuple(kids), span=Span(span.source, 0, len(text)), doc=_comments_from(text, 0))
-
-
-def _import(kids: Kids, span: Span) -> ast.Import:
-    return ast.Import(kids[0].text[1:-1], kids[1].text if len(kids) > 1 else None, span=span)
-
-
-def _let(kids: Kids, span: Span) -> ast.Let:
-    return ast.Let(kids[0].text, kids[1], span=span)
 
 
 def _block(kids: Kids, span: Span) -> ast.BlockDecl:
@@ -58,10 +72,6 @@ def _model(kids: Kids, span: Span) -> ast.ModelDecl:
     name, header = kids[0]
     doc = _comments_above(span.source, span.start)
     return ast.ModelDecl(name.text, header, kids[1], span=span, name_span=_span(name, span), doc=doc)
-
-
-def _variant(kids: Kids, span: Span) -> ast.Variant:
-    return ast.Variant(kids[0].text, kids[1], span=span, name_span=_span(kids[0], span))
 
 
 def _comments_from(text: str, start: int) -> str:
@@ -142,14 +152,6 @@ def _hyper(kids: Kids, span: Span) -> ast.Hyper:
     return ast.Hyper(kids[0].text, kind, default, span=span)
 
 
-def _tensor_param(kids: Kids, span: Span) -> ast.TensorParam:
-    return ast.TensorParam(kids[0].text, kids[1], kids[2] if len(kids) > 2 else None, span=span)
-
-
-def _result(kids: Kids, span: Span) -> ast.Result:
-    return ast.Result(kids[0].text, kids[1], span=span)
-
-
 def _tensor_type(kids: Kids, span: Span) -> ast.TensorType:
     if kids and type(kids[0]) is _Kind:
         return ast.TensorType(str(kids[0]), tuple(kids[1:]), span=span)
@@ -159,64 +161,20 @@ def _tensor_type(kids: Kids, span: Span) -> ast.TensorType:
 # --- bodies -------------------------------------------------------------------------------------------------------
 
 
-def _slot(kids: Kids, span: Span) -> ast.Slot:
-    return ast.Slot(kids[0].text, kids[1], span=span, key_span=_span(kids[0], span))
-
-
-def _assign(kids: Kids, span: Span) -> ast.Assign:
-    return ast.Assign(kids[0], kids[1], kids[2] if len(kids) > 2 else None, span=span)
-
-
-def _update(kids: Kids, span: Span) -> ast.Update:
-    return ast.Update(kids[0].text, kids[1], kids[2] if len(kids) > 2 else None, span=span)
-
-
-def _param(kids: Kids, span: Span) -> ast.Param:
-    return ast.Param(kids[0].text, kids[1].text, kids[2], kids[3], span=span)
-
-
-def _loss(kids: Kids, span: Span) -> ast.Loss:
-    return ast.Loss(kids[0].text, kids[1], span=span)
-
-
-def _assert(kids: Kids, span: Span) -> ast.Assert:
-    return ast.Assert(kids[0], kids[1].text[1:-1] if len(kids) > 1 else None, span=span)
-
-
-def _names(kids: Kids, span: Span) -> tuple[str, ...]:
-    return tuple(token.text for token in kids)
-
-
 def _if(kids: Kids, span: Span) -> ast.If:
     otherwise = kids[2] if len(kids) > 2 else ()
     return ast.If(kids[0], kids[1], (otherwise,) if type(otherwise) is ast.If else otherwise, span=span)
-
-
-def _for(kids: Kids, span: Span) -> ast.For:
-    return ast.For(kids[0].text, kids[1], kids[2], span=span)
 
 
 def _scan(kids: Kids, span: Span) -> ast.Scan:
     return ast.Scan(tuple(kids[:-3]), kids[-3], kids[-2], kids[-1], span=span)
 
 
-def _carry(kids: Kids, span: Span) -> ast.Carry:
-    return ast.Carry(kids[0].text, kids[1], kids[2], span=span)
-
-
 # --- expressions --------------------------------------------------------------------------------------------------
-
-
-def _stage_as(kids: Kids, span: Span) -> ast.As:
-    return ast.As(kids[0], kids[1].text, span=span, name_span=_span(kids[1], span))
 
 
 def _binary(kids: Kids, span: Span) -> ast.Binary:
     return ast.Binary(kids[1].text, kids[0], kids[2], span=span)
-
-
-def _unary(kids: Kids, span: Span) -> ast.Unary:
-    return ast.Unary(kids[0].text, kids[1], span=span)
 
 
 def _name(kids: Kids, span: Span) -> ast.Name:
@@ -238,16 +196,8 @@ def reserved(word: str, span: Span) -> ArchError:
     )
 
 
-def _call(kids: Kids, span: Span) -> ast.Call:
-    return ast.Call(kids[0], tuple(kids[1:]), span=span)
-
-
 def _arg(kids: Kids, span: Span) -> ast.Arg:
     return ast.Arg(kids[0].text if len(kids) > 1 else None, kids[-1], span=span)
-
-
-def _index(kids: Kids, span: Span) -> ast.Index:
-    return ast.Index(kids[0], tuple(kids[1:]), span=span)
 
 
 def _slice(kids: Kids, span: Span) -> ast.Slice:
@@ -258,60 +208,60 @@ def _slice(kids: Kids, span: Span) -> ast.Slice:
 
 BUILDERS: dict[str, Builder] = {
     "file": _file,
-    "import": _import,
-    "let": _let,
+    "import": _node(ast.Import),
+    "let": _node(ast.Let),
     "block": _block,
     "model": _model,
-    "variant": _variant,
+    "variant": _node(ast.Variant),
     "header": _header,
     "hypers": lambda kids, span: _Hypers(kids),
     "tensors": lambda kids, span: _Tensors(kids),
     "results": _results,
     "hyper": _hyper,
-    "tensor_param": _tensor_param,
-    "result": _result,
+    "tensor_param": _node(ast.TensorParam),
+    "result": _node(ast.Result),
     "tensor_type": _tensor_type,
     "type": lambda kids, span: _Kind(kids[0].text),
     "kind": lambda kids, span: _Kind(kids[0].text),
-    "body": lambda kids, span: ast.Body(tuple(kids), span=span),
-    "slot": _slot,
+    "body": _node(ast.Body, 0),
+    "slot": _node(ast.Slot),
     "steps": lambda kids, span: tuple(kids),
-    "assign": _assign,
-    "update": _update,
-    "param": _param,
-    "loss": _loss,
-    "emit": lambda kids, span: ast.Emit(kids[0], span=span),
-    "return": lambda kids, span: ast.Return(tuple(kids), span=span),
-    "assert": _assert,
-    "assume": lambda kids, span: ast.Assume(kids[0], span=span),
-    "names": _names,
+    "assign": _node(ast.Assign),
+    "update": _node(ast.Update),
+    "param": _node(ast.Param),
+    "loss": _node(ast.Loss),
+    "emit": _node(ast.Emit),
+    "return": _node(ast.Return, 0),
+    "assert": _node(ast.Assert),
+    "assume": _node(ast.Assume),
+    "names": lambda kids, span: tuple(token.text for token in kids),
     "if": _if,
-    "for": _for,
+    "for": _node(ast.For),
     "scan": _scan,
-    "carry": _carry,
+    "carry": _node(ast.Carry),
     "sequences": lambda kids, span: tuple(kids),
-    "if_else": lambda kids, span: ast.IfElse(*kids, span=span),
-    "pipeline": lambda kids, span: ast.Pipeline(kids[0], tuple(kids[1:]), span=span),
-    "stage_as": _stage_as,
-    "as": _stage_as,
+    "if_else": _node(ast.IfElse),
+    "pipeline": _node(ast.Pipeline, 1),
+    "stage_as": _node(ast.As),
+    "as": _node(ast.As),
     "or": _binary,
     "and": _binary,
-    "not": _unary,
+    "not": _node(ast.Unary),
     "comparison": _binary,
     "union": _binary,
     "both": _binary,
     "sum": _binary,
     "product": _binary,
-    "unary": _unary,
+    "unary": _node(ast.Unary),
     "power": _binary,
-    "call": _call,
+    "call": _node(ast.Call, 1),
     "arg": _arg,
-    "index": _index,
+    "index": _node(ast.Index, 1),
     "slice": _slice,
-    "list": lambda kids, span: ast.List(tuple(kids), span=span),
-    "comprehension": lambda kids, span: ast.Comprehension(kids[0], kids[1].text, kids[2], span=span),
+    "list": _node(ast.List, 0),
+    "comprehension": _node(ast.Comprehension),
     "name": _name,
-    "number": lambda kids, span: ast.Number(kids[0].text, span=span),
-    "string": lambda kids, span: ast.String(kids[0].text[1:-1], span=span),
-    "ellipsis": lambda kids, span: ast.Ellipsis(span=span),
+    "number": _node(ast.Number),
+    "string": _node(ast.String),
+    "ellipsis": _node(ast.Ellipsis),
 }
