@@ -292,7 +292,52 @@ class Tile(Repeating):
         return e.py("{0}.repeat({*counts})", counts=counts)
 
 
-class Flatten(Moving):
+class Regrouped(Moving, ABC):
+    """An op that only cuts, moves and merges axes: what it reads and its ONNX follow from how it regroups them."""
+
+    @abstractmethod
+    def regroups(self, node: OpNode) -> Regrouping: ...
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        how = self.regroups(node)
+        return (tuple(latest(how, axis) for axis in range(len(how.cuts))),)
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        how, y, shape = self.regroups(node), g.arg(0), first_input(node).shape
+        units = [(axis, k) for axis, cut in enumerate(how.cuts) for k in range(len(cut))]
+        moved = [unit for group in how.axes for unit in group]
+        if any(len(cut) != 1 for cut in how.cuts):
+            y = reshaped(g, y, shape, tuple(how.cuts[axis][k] for axis, k in units))
+        if units != moved:
+            y = g.Transpose(y, perm=[units.index(unit) for unit in moved])
+        if any(len(group) != 1 for group in how.axes):
+            y = reshaped(g, y, tuple(how.cuts[axis][k] for axis, k in moved), node.outputs[0].shape)
+        return y
+
+
+def latest(how: Regrouping, axis: int) -> At | None:
+    """The latest position that is read along an axis of the input."""
+    axes: dict[int, Fraction] = {}
+    offset = Fraction(0)
+    cuts = how.cuts[axis]
+    for k, size in enumerate(cuts):
+        step = product(cuts[k + 1 :]).value
+        out, group = next((i, group) for i, group in enumerate(how.axes) if (axis, k) in group)
+        if not isinstance(step, int):
+            return EVERYWHERE
+        if group[0] == (axis, k):
+            # The slowest unit of its axis: the position divided by the rest.
+            inner = product(how.cuts[i][j] for i, j in group[1:]).value
+            part = Fraction(step, inner) if isinstance(inner, int) else Fraction(step)
+            axes[out] = axes.get(out, Fraction(0)) + part
+        elif isinstance(size.value, int):
+            offset += step * (size.value - 1)
+        else:
+            return EVERYWHERE
+    return At(tuple(axes.items()), offset)
+
+
+class Flatten(Regrouped):
     """The axes from `first` to `last` become one: of [a, b, c, d], `flatten(2)` makes [a, b, c * d]."""
 
     signature = "flatten(first: int = 1, last: int = -1)(x: [...]) -> [...]"
@@ -321,14 +366,6 @@ class Flatten(Moving):
         first, last = axis_of(self, call, "first"), axis_of(self, call, "last")
         return ((*shape[:first], product(shape[first : last + 1]), *shape[last + 1 :]),)
 
-    def reads(self, node: OpNode) -> Sequence[Reads]:
-        x = first_input(node)
-        first, last = axis_index(node, "first"), axis_index(node, "last")
-        inner = product(x.shape[first + 1 : last + 1])
-        outer = At(((first, Fraction(1, inner.value) if isinstance(inner.value, int) else Fraction(1)),))
-        merged = (outer, *(EVERYWHERE for _ in range(first, last)))
-        return ((*own_positions(first), *merged, *(same(i - last + first) for i in range(last + 1, x.rank))),)
-
     def regroups(self, node: OpNode) -> Regrouping:
         x = first_input(node)
         first, last = axis_index(node, "first"), axis_index(node, "last")
@@ -338,15 +375,12 @@ class Flatten(Moving):
             tuple(tuple((i, 0) for i in (a if isinstance(a, tuple) else (a,))) for a in axes),
         )
 
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return reshaped(g, g.arg(0), first_input(node).shape, node.outputs[0].shape)
-
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         axes = (written(node, "first"), written(node, "last"))
         return e.py("{0}.flatten({*axes})", axes=axes[:1] if axes[1] == -1 else axes)
 
 
-class Unflatten(Moving):
+class Unflatten(Regrouped):
     """An axis cut into several whose sizes multiply to it, the last of them running fastest: `unflatten(-1, 4, 16)`."""
 
     signature = "unflatten(axis: int, sizes: sizes)(x: [...]) -> [...]"
@@ -376,13 +410,6 @@ class Unflatten(Moving):
         axis, shape = axis_of(self, call), call.shape(0)
         return ((*shape[:axis], *numbers_in(call.options, "sizes"), *shape[axis + 1 :]),)
 
-    def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank, axis, sizes = first_input(node).rank, axis_index(node), numbers_in(node.options, "sizes")
-        steps = [product(sizes[i + 1 :]).value for i in range(len(sizes))]
-        known = tuple((axis + i, Fraction(s)) for i, s in enumerate(steps) if isinstance(s, int))
-        cut = At(known) if len(known) == len(steps) else EVERYWHERE
-        return ((*own_positions(axis), cut, *(same(i + len(sizes) - 1) for i in range(axis + 1, rank))),)
-
     def regroups(self, node: OpNode) -> Regrouping:
         x, axis, sizes = first_input(node), axis_index(node), node.options["sizes"]
         cuts = tuple(tuple(sizes) if i == axis else (d,) for i, d in enumerate(x.shape))
@@ -393,14 +420,11 @@ class Unflatten(Moving):
             self, node, cut, numbers_in(node.options, "sizes")[:1] if cut[0] == axis_index(node) else ()
         )
 
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return reshaped(g, g.arg(0), first_input(node).shape, node.outputs[0].shape)
-
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         return e.py("{0}.unflatten({axis}, {sizes})", axis=written(node), sizes=numbers_in(node.options, "sizes"))
 
 
-class SplitHeads(Moving):
+class SplitHeads(Regrouped):
     """[batch, time, heads * head_dim] to [batch, heads, time, head_dim]: the last axis is cut into `heads` equal
     parts."""
 
@@ -417,10 +441,6 @@ class SplitHeads(Moving):
             head_dim = Num(head_dim.value, width.expr.right, head_dim.origin)  # `heads * size`
         return ((*rest, heads, time, head_dim),)
 
-    def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank = node.outputs[0].rank
-        return ((*(same(i) for i in range(rank - 3)), same(rank - 2), EVERYWHERE),)
-
     def regroups(self, node: OpNode) -> Regrouping:
         *rest, heads, time, head_dim = node.outputs[0].shape
         last = len(rest) + 1
@@ -433,19 +453,13 @@ class SplitHeads(Moving):
     def is_projection(self, node: OpNode) -> bool:
         return True
 
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        *rest, heads, _, head_dim = node.outputs[0].shape
-        order = list(range(len(rest) + 3))
-        order[-3:-1] = order[-2], order[-3]
-        return g.Transpose(g.Reshape(g.arg(0), [0] * (len(rest) + 1) + [heads, head_dim]), perm=order)
-
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         rank = node.outputs[0].rank
         head_dim, axes = node.outputs[0].shape[-1], (rank - 3, rank - 2)
         return e.py("{0}.unflatten(-1, (-1, {head_dim})).transpose({*axes})", head_dim=head_dim, axes=axes)
 
 
-class MergeHeads(Moving):
+class MergeHeads(Regrouped):
     """[batch, heads, time, head_dim] to [batch, time, heads * head_dim]: the heads side by side in the last axis."""
 
     signature = "merge_heads()(x: [..., heads, time, head_dim]) -> [..., time, width]"
@@ -456,21 +470,11 @@ class MergeHeads(Moving):
         *rest, heads, time, head_dim = call.shape(0)
         return ((*rest, time, binary("*", heads, head_dim)),)
 
-    def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank = first_input(node).rank
-        return ((*own_positions(rank - 3), EVERYWHERE, same(rank - 3), EVERYWHERE),)
-
     def regroups(self, node: OpNode) -> Regrouping:
         x = first_input(node)
         rest = x.rank - 3
         axes = (*(((i, 0),) for i in range(rest)), ((rest + 1, 0),), ((rest, 0), (rest + 2, 0)))
         return Regrouping(tuple((d,) for d in x.shape), axes)
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        rank = first_input(node).rank
-        order = list(range(rank))
-        order[-3:-1] = order[-2], order[-3]
-        return g.Reshape(g.Transpose(g.arg(0), perm=order), [0] * (rank - 2) + [node.outputs[0].shape[-1]])
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         if first_input(node).rank == 4:
@@ -482,7 +486,7 @@ Group = tuple[str, ...]
 """The names that one axis is made of, the last of them running fastest: `(n p)`; none where the axis has size 1."""
 
 
-class Rearrange(Moving):
+class Rearrange(Regrouped):
     """Axes cut, moved and merged, as in einops: `rearrange("b (n p) d -> b n (p d)", p: 4)`.
 
     `(n p)` is an axis of n * p positions, p running fastest; `1` an axis of size 1; `...` axes that stay together.
@@ -596,10 +600,6 @@ class Rearrange(Moving):
         plan = planned(call.options, call.shape(0))
         return (tuple(product(plan.sizes[n] for n in group) for group in plan.right),)
 
-    def reads(self, node: OpNode) -> Sequence[Reads]:
-        plan = planned(node.options, first_input(node).shape)
-        return (tuple(plan.read(group) for group in plan.left),)
-
     def regroups(self, node: OpNode) -> Regrouping:
         plan = planned(node.options, first_input(node).shape)
         found = {name: (axis, k) for axis, group in enumerate(plan.left) for k, name in enumerate(group)}
@@ -607,19 +607,6 @@ class Rearrange(Moving):
             tuple(tuple(plan.sizes[n] for n in group) for group in plan.left),
             tuple(tuple(found[n] for n in group) for group in plan.right),
         )
-
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        x = first_input(node)
-        plan = planned(node.options, x.shape)
-        before, after = ([n for group in groups for n in group] for groups in (plan.left, plan.right))
-        y = g.arg(0)
-        if any(len(group) != 1 for group in plan.left):
-            y = reshaped(g, y, x.shape, tuple(plan.sizes[n] for n in before))
-        if before != after:
-            y = g.Transpose(y, perm=[before.index(n) for n in after])
-        if any(len(group) != 1 for group in plan.right):
-            y = reshaped(g, y, tuple(plan.sizes[n] for n in after), node.outputs[0].shape)
-        return y
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         plan = planned(node.options, first_input(node).shape)
@@ -692,30 +679,6 @@ class RearrangePlan:
     def free(self, group: Group) -> str | None:
         """The unit whose size follows from the others."""
         return next((n for n in group if n not in self.given), None)
-
-    def read(self, group: Group) -> At | None:
-        """The latest position read along the axis that is made of a group."""
-        axes: dict[int, Fraction] = {}
-        offset = Fraction(0)
-        for i, name in enumerate(group):
-            step = product(self.sizes[n] for n in group[i + 1 :]).value
-            axis = next(a for a, g in enumerate(self.right) if name in g)
-            out = self.right[axis]
-            spot = out.index(name)
-            size = self.sizes[name].value
-            if not isinstance(step, int):
-                return EVERYWHERE
-            if spot == 0:
-                # The slowest unit of its axis: the position divided by the rest.
-                inner = product(self.sizes[n] for n in out[1:]).value
-                axes[axis] = axes.get(axis, Fraction(0)) + (
-                    Fraction(step, inner) if isinstance(inner, int) else Fraction(step)
-                )
-            elif isinstance(size, int):
-                offset += step * (size - 1)
-            else:
-                return EVERYWHERE
-        return At(tuple(axes.items()), offset)
 
 
 def planned(options: Mapping[str, Any], shape: Shape) -> RearrangePlan:
