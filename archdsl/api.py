@@ -257,7 +257,7 @@ def fit(
     from archdsl.estimates.dtypes import Low
     from archdsl.estimates.fit import Workload
     from archdsl.estimates.fit import fit as largest
-    from archdsl.estimates.mesh import parse_mesh
+    from archdsl.estimates.mesh import Mesh, parse_mesh
 
     _demand_run(batch, seq)
     _demand_training(dtype, optimizer, checkpoint)
@@ -290,18 +290,18 @@ def fit(
         active=active,
         memory=memory,
         run=Workload(
-            batch,
-            seq,
-            dtype,
-            optimizer,
-            master_weights,
-            checkpoint,
-            decode,
-            None if mesh is None else parse_mesh(mesh),
-            zero,
-            micro_batches,
-            weights,
-            kv_cache,
+            mesh=parse_mesh(mesh) if mesh is not None else Mesh(),
+            zero=zero,  # type: ignore[arg-type]
+            micro_batches=micro_batches,
+            checkpoint=checkpoint,
+            dtype=dtype,
+            weights=weights,
+            cache=kv_cache,
+            optimizer=optimizer,
+            master_weights=master_weights,
+            batch=batch,
+            seq=seq,
+            decode=decode,
         ),
         multiple=multiple,
         aspect=aspect,

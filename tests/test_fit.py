@@ -141,10 +141,10 @@ def test_any_number_of_names() -> None:
 
 
 def test_a_mesh_takes_what_is_found() -> None:
-    workload = Workload(4, 2048, "bfloat16", mesh=parse_mesh("tp=8,pp=4"), micro_batches=4)
+    workload = Workload(batch=4, seq=2048, dtype="bfloat16", mesh=parse_mesh("tp=8,pp=4"), micro_batches=4)
     found = fit("llama3_8b", vary=["layers", "width"], memory=8 * 2**30, run=workload)
     settings = dict(item.split("=") for item in found.set[1::2])
-    made = Step(archdsl.load("llama3_8b", set=settings), workload.plan, 4, 2048)
+    made = Step(archdsl.load("llama3_8b", set=settings), workload, 4, 2048)
     assert found.memory is not None
     assert 7 * 2**30 < made.sharding.memory.total == found.memory.bytes <= 8 * 2**30
 

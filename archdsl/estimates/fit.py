@@ -31,20 +31,17 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, did_you_mean, error
+from archdsl.estimates.mesh import Mesh
+from archdsl.estimates.needs import Inference, Need, training
 from archdsl.estimates.params import Params, ParamsReport, estimate
+from archdsl.estimates.sharding import Step, StepPlan
 from archdsl.estimates.sweep import hopeless
 from archdsl.frontend.load import Settings, Spec, load_found, request_of
 from archdsl.ir.graph import LoopNode
 from archdsl.passes.decode import planned
 
 if TYPE_CHECKING:
-    from archdsl.estimates.dtypes import Dtype, Low
-    from archdsl.estimates.memory import Optimizer
-    from archdsl.estimates.mesh import Mesh
-    from archdsl.estimates.needs import Need
-    from archdsl.estimates.sharding import StepPlan
     from archdsl.ir.graph import Model
-    from archdsl.passes.checkpoint import Checkpoint
 
 MULTIPLE = 128
 """What widths and hidden sizes are multiples of: a tile of a matrix unit is filled."""
@@ -141,42 +138,13 @@ class FitReport(BaseModel):
 
 
 @dataclass(frozen=True)
-class Workload:
-    """What memory is needed for: a step of training, or of decoding `seq` positions that are kept."""
+class Workload(StepPlan):
+    """What memory is needed for: a step of training that is run so, or of decoding `seq` positions that are kept."""
 
     batch: int = 1
     seq: int | None = None
     """2,048 or the context, if less, where it is None."""
-    dtype: Dtype = "float32"
-    optimizer: Optimizer = "adamw"
-    master_weights: bool = False
-    checkpoint: Checkpoint = "none"
     decode: bool = False
-    mesh: Mesh | None = None
-    """The devices that share it, of which one has the memory; None: a device alone."""
-    zero: int = 0
-    micro_batches: int = 1
-    weights: Low | None = None
-    """Of decoding, the type of matrices; None: `dtype`."""
-    kv_cache: Low | None = None
-
-    @property
-    def plan(self) -> StepPlan:
-        """How a step is run."""
-        from archdsl.estimates.mesh import Mesh
-        from archdsl.estimates.sharding import StepPlan
-
-        return StepPlan(
-            mesh=self.mesh or Mesh(),
-            zero=self.zero,  # type: ignore[arg-type]
-            micro_batches=self.micro_batches,
-            checkpoint=self.checkpoint,
-            dtype=self.dtype,
-            weights=self.weights,
-            cache=self.kv_cache,
-            optimizer=self.optimizer,
-            master_weights=self.master_weights,
-        )
 
 
 def fit(
@@ -219,7 +187,7 @@ def fit(
     ratio = _Ratio.of(sizes, aspect) if sizes.keys() == {*ASPECT} else None
     trouble: ArchError | None = None
     reports: list[FitReport] = []
-    for ranks in (asked.mesh.tp,) if asked.mesh is not None else RANKS:
+    for ranks in (asked.mesh.tp,) if asked.mesh != Mesh() else RANKS:
         multiples = dict(multiple or {})
         search = _Search(found, given, allow_noncausal, report, sizes, budget, multiples, asked, model_, ranks)
         try:
@@ -383,7 +351,7 @@ class _Search:
             unit = 1
             for follower, own in self.followed_heads.items():
                 # Of so many heads of queries each such head is one group; a single one is shared by all.
-                ranks = self.ranks if self.run.mesh is not None else math.gcd(own, self.ranks)
+                ranks = self.ranks if self.run.mesh != Mesh() else math.gcd(own, self.ranks)
                 least = self.multiple.get(follower, ranks if own > 1 else 1)
                 unit = math.lcm(unit, least * (heads // own if own > 1 else 1))
             step = math.lcm(step, self.sizes["width"] // math.gcd(self.sizes["width"], heads) * unit)
@@ -443,7 +411,7 @@ class _Search:
                 model = self.model if self.of_run else load_found(self.found, settings, self.allow_noncausal)
                 params = self.report.params if self.of_run else estimate(model).params
                 run = self.run_at(values)
-                needed = "memory" in self.budget or run.mesh is not None
+                needed = "memory" in self.budget or run.mesh != Mesh()
                 need = memory_need(model, run) if needed else None
                 self.memo[key] = _Counted(params, need)
             except ArchError as problem:
@@ -726,7 +694,7 @@ def _memory(run: Workload, need: Need | None) -> FitMemory | None:
         checkpoint=None if run.decode else run.checkpoint,
         decode=run.decode,
         weights=run.weights or run.dtype,
-        kv_cache=run.kv_cache or run.dtype,
+        kv_cache=run.cache or run.dtype,
         batch=run.batch,
         seq=need.seq,
         bytes=need.bytes,
@@ -774,10 +742,7 @@ def memory_need(model: Model, run: Workload) -> Need:
 
     Raises ArchError: E0503 where the model has no sizes at this batch and length, E0504 where it is to be decoded and
     cannot be taken step by step, E0527 where there are no layers to compute again."""
-    from archdsl.estimates.needs import Inference, training
-    from archdsl.estimates.sharding import Step
-
     if run.decode:
         planned(model)
-    step = Step(model, run.plan, run.batch, run.seq)
+    step = Step(model, run, run.batch, run.seq)
     return Inference(step).need("decode") if run.decode else training(step)

@@ -44,11 +44,6 @@ def symbolic(pairs: Pairs) -> Value | None:
     return None
 
 
-def is_bound(mask: Mask) -> bool:
-    """Whether the mask reads a tensor, so that its pairs are no more than counted, and perhaps fewer."""
-    return any(leaf.rule in TENSOR_RULES for leaf in mask.leaves())
-
-
 def looks_back(mask: Mask) -> bool:
     """Whether no query sees a later key."""
     if mask.rule == "&":
