@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field
 
 from archdsl.estimates.dtypes import Dtype, width
 from archdsl.estimates.flops import demand_sizes, sizes_at
-from archdsl.estimates.kernels import Cut, Whole, is_view, viewed
+from archdsl.estimates.kernels import Cut, Sized, Whole, is_view, viewed
 from archdsl.ir.cost import Cost, elements, whole_at
 from archdsl.ir.graph import CallNode, Input, Model, OpNode, Value
 from archdsl.ir.op import Saved
@@ -168,7 +168,7 @@ Kept = dict[Value | tuple[object, ...], float]
 """Tensors that are kept, values of the graph that are no views or what an op makes for its own gradients; and bytes."""
 
 
-class Saving:
+class Saving(Sized):
     """What the gradients of ops need, in bytes of the part that a device has."""
 
     def __init__(
@@ -181,26 +181,15 @@ class Saving:
         cut: Cut | None = None,
         scores: bool = False,
     ) -> None:
-        self.sizes, self.dtype, self.scores = dict(sizes), dtype, scores
+        super().__init__(sizes, dtype, cut or Whole())
+        self.scores = scores
         self.wants = wanting(graph) if wants is None else wants
-        self.cut = cut or Whole()
         self.makers: dict[Value, FlatNode] = {v: n for n in walk(graph) for v in n.outputs}
         self.given = {*graph.inputs, *(v for v, n in self.makers.items() if isinstance(n, FlatParam))}
         """Inputs and weights: none of them is kept."""
         self.roots: dict[Value, Value] = {}
-        self.numel: dict[int, tuple[object, int]] = {}
         self.known: dict[OpNode, tuple[Saved, Cost]] = {}
         """What an op saves and computes, which all its uses share."""
-
-    def elements(self, value: Value) -> int:
-        key = id(value.shape)
-        if key not in self.numel:
-            self.numel[key] = value.shape, whole_at(elements(value.shape), self.sizes)
-        return self.numel[key][1]
-
-    def bytes(self, value: Value) -> float:
-        """Of the part of a tensor that a device has."""
-        return self.elements(value) * width(value.dtype, self.dtype) / self.cut.share(value)
 
     def root(self, value: Value) -> Value:
         """The tensor whose memory a value shares."""
@@ -271,11 +260,11 @@ class Saving:
         x = node.inputs[0]
         assert isinstance(x, Value)
         assert node.node.active is not None
-        around, numel = self.sizes, self.numel
+        around, numbers = self.sizes, self.numbers
         rows = self.elements(x) // int(x.shape[-1]) * int(node.node.active)
-        self.sizes, self.numel = {**around, "rows": rows}, {}
+        self.sizes, self.numbers = {**around, "rows": rows}, {}
         found = {key: size / self.cut.rows(node) for key, size in ask(inner.nodes).items()}
-        self.sizes, self.numel = around, numel
+        self.sizes, self.numbers = around, numbers
         return found
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal, get_args
@@ -32,14 +31,14 @@ from archdsl.estimates.mask_density import count, looks_back, symbolic
 from archdsl.estimates.params import ParamsReport
 from archdsl.estimates.params import estimate as count_parameters
 from archdsl.ir.cost import Amount, Pairs, whole_at
-from archdsl.ir.dims import Num, Poly, add, evaluate, mul, with_symbol
+from archdsl.ir.dims import Num, Poly, add, evaluate, mul
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import CheckNode, Model, Value
 from archdsl.ir.masks import TENSOR_RULES
 from archdsl.ir.ranges import TESTS
 from archdsl.ir.walk import nodes_below
 from archdsl.passes.checkpoint import Checkpoint
-from archdsl.passes.decode import NEW, DecodePlan, Form, planned
+from archdsl.passes.decode import NEW, DecodePlan, planned
 from archdsl.passes.flatten import FlatGraph, FlatOp, FlatScan
 
 Convention = Literal["exact", "dense", "megatron", "palm", "kaplan"]
@@ -452,38 +451,17 @@ class _Steps:
 
     def op(self, node: FlatOp) -> Total:
         """One op; those of layers that are alike are looked at once."""
-        forms = tuple(self.form(node, i) for i in range(len(node.inputs)))
-        results = tuple(self.found.forms.get(v) for v in node.outputs)
-        key = (id(node.node), forms, results)
+        taken = self.found.stepped(node)
+        tensors = (v for v in (*taken.inputs, *taken.outputs) if isinstance(v, Value))
+        key = (id(node.node), *(id(v.shape) for v in tensors))
         if key not in self.memo:
-            inputs = tuple(
-                self.cut(v, form) if isinstance(v, Value) else v for v, form in zip(node.inputs, forms, strict=True)
-            )
-            outputs = tuple(self.cut(v, form) for v, form in zip(node.outputs, results, strict=True))
-            taken = replace(node.node, inputs=inputs, outputs=outputs)
             total = Total()
-            for part in taken.op.step_flops(taken).contractions:
+            for part in taken.node.op.step_flops(taken.node).contractions:
                 total.add(part.amount)
             for inner in node.blocks.values():
-                self.experts(node, inner, inputs[0], total)
+                self.experts(node, inner, taken.inputs[0], total)
             self.memo[key] = total
         return self.memo[key]
-
-    def form(self, node: FlatOp, i: int) -> Form | None:
-        value = node.inputs[i]
-        if not isinstance(value, Value):
-            return None
-        return self.found.needs.get((node, i))
-
-    def cut(self, value: Value, form: Form | None) -> Value:
-        """The value as a step has it: one place along an axis of which only the new position is computed."""
-        if form is None or NEW not in form:
-            return value
-        shape = tuple(
-            Num(with_symbol(d.value, self.found.time.name, 1), d.expr, d.origin) if f == NEW else d
-            for d, f in zip(value.shape, form, strict=True)
-        )
-        return replace(value, shape=shape)
 
     def experts(self, node: FlatOp, inner: FlatGraph, x: Any, into: Total) -> None:
         assert node.node.active is not None

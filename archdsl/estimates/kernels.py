@@ -20,16 +20,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from archdsl.estimates.dtypes import Dtype, width
 from archdsl.estimates.mask_density import count
 from archdsl.ir.cost import Amount, Cost, elements, whole_at
-from archdsl.ir.dims import Num, Shape, with_symbol
 from archdsl.ir.graph import OpNode, Value
-from archdsl.passes.decode import ALL, NEW, DecodePlan, Form
+from archdsl.passes.decode import ALL, NEW, DecodePlan
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, FlatWeight
 from archdsl.passes.gradients import wanting
 
@@ -147,22 +146,15 @@ def viewed(value: Value, makers: Mapping[Value, FlatNode]) -> Value:
         value = next(v for v in maker.inputs if isinstance(v, Value))
 
 
-class _KernelWalk:
-    def __init__(self, sizes: Mapping[str, int], dtype: Dtype, fused: bool, plan: DecodePlan | None, cut: Cut) -> None:
-        self.sizes, self.dtype, self.fused, self.plan, self.cut = dict(sizes), dtype, fused, plan, cut
-        self.numbers: dict[int, tuple[object, int]] = {}
-        self.pairs: dict[object, int] = {}
-        self.costs: dict[object, tuple[object, Cost]] = {}
-        self.wants: dict[Value, bool] = {}
-        self.narrow: dict[tuple[int, Form], tuple[Shape, Shape]] = {}
-        """Shapes that a step of decoding narrows, by those that they are narrowed from."""
-        self.fusable: dict[int, bool] = {}
-        self.within: dict[int, _KernelWalk] = {}
-        """Experts, by how many rows they are given."""
+class Sized:
+    """Bytes of tensors at some sizes, of the part that a device has."""
 
-    # --- sizes ---
+    def __init__(self, sizes: Mapping[str, int], dtype: Dtype, cut: Cut) -> None:
+        self.sizes, self.dtype, self.cut = dict(sizes), dtype, cut
+        self.numbers: dict[int, tuple[object, int]] = {}
 
     def elements(self, value: Value) -> int:
+        """How many numbers the whole tensor has."""
         key = id(value.shape)
         if key not in self.numbers:
             self.numbers[key] = value.shape, whole_at(elements(value.shape), self.sizes)
@@ -170,6 +162,18 @@ class _KernelWalk:
 
     def bytes(self, value: Value) -> float:
         return self.elements(value) * width(value.dtype, self.dtype) / self.cut.share(value)
+
+
+class _KernelWalk(Sized):
+    def __init__(self, sizes: Mapping[str, int], dtype: Dtype, fused: bool, plan: DecodePlan | None, cut: Cut) -> None:
+        super().__init__(sizes, dtype, cut)
+        self.fused, self.plan = fused, plan
+        self.pairs: dict[object, int] = {}
+        self.costs: dict[object, tuple[object, Cost]] = {}
+        self.wants: dict[Value, bool] = {}
+        self.fusable: dict[int, bool] = {}
+        self.within: dict[int, _KernelWalk] = {}
+        """Experts, by how many rows they are given."""
 
     def amount(self, amount: Amount) -> int:
         flops = whole_at(amount.flops, self.sizes)
@@ -198,7 +202,7 @@ class _KernelWalk:
                 yield from self.graph(node.body, times * length, experts, i if number is None else number)
 
     def op(self, node: FlatOp, around: _Around, times: float, experts: float, number: int) -> Iterator[Kernel]:
-        taken = self.taken(node)
+        taken = node if self.plan is None else self.plan.stepped(node)
         cost = self.cost(node, taken)
         work = self.cut.work(node)
         flops = back_flops = back_bytes = 0.0
@@ -251,30 +255,6 @@ class _KernelWalk:
         yield from self.within[rows].graph(inner, times, met, number)
 
     # --- one op ---
-
-    def taken(self, node: FlatOp) -> FlatOp:
-        """The op as a step of decoding has it: one place along an axis of which only the new position is computed."""
-        if self.plan is None:
-            return node
-        needs, forms = self.plan.needs, self.plan.forms
-        inputs = tuple(
-            self.narrowed(v, needs.get((node, i))) if isinstance(v, Value) else v for i, v in enumerate(node.inputs)
-        )
-        outputs = tuple(self.narrowed(v, forms.get(v)) for v in node.outputs)
-        return replace(node, node=replace(node.node, inputs=inputs, outputs=outputs), inputs=inputs, outputs=outputs)
-
-    def narrowed(self, value: Value, form: Form | None) -> Value:
-        if self.plan is None or form is None or NEW not in form:
-            return value
-        key = id(value.shape), form
-        if key not in self.narrow:
-            time = self.plan.time.name
-            shape = tuple(
-                Num(with_symbol(d.value, time, 1), d.expr, d.origin) if f == NEW else d
-                for d, f in zip(value.shape, form, strict=True)
-            )
-            self.narrow[key] = value.shape, shape
-        return replace(value, shape=self.narrow[key][1])
 
     def cost(self, node: FlatOp, taken: FlatOp) -> Cost:
         """Layers that are alike are asked once."""

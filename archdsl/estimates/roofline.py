@@ -31,7 +31,6 @@ from archdsl.estimates.mesh import Mesh
 from archdsl.estimates.needs import Inference, Prefill, Serving
 from archdsl.estimates.sharding import Compute, Kind, Shares, Step, StepPlan
 from archdsl.ir.cost import elements, whole_at
-from archdsl.ir.dims import with_symbol
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.paths import starred
 from archdsl.passes.decode import NEW, DecodePlan
@@ -422,14 +421,7 @@ class _Roofline:
         def numbers(value: Value) -> int:
             form = plan.forms.get(value, ()) if plan is not None else ()
             if plan is not None and NEW in form:
-                shape = [
-                    with_symbol(d.value, plan.time.name, 1) if f == NEW else d.value
-                    for d, f in zip(value.shape, form, strict=True)
-                ]
-                count = 1
-                for size in shape:
-                    count *= whole_at(size, sizes)
-                return count
+                return whole_at(elements(plan.narrowed(value, form).shape), sizes)
             last = isinstance(shares, Prefill) and value in shares.last
             return whole_at(elements(value.shape), sizes) // (self.step.seq if last else 1)
 

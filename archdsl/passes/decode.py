@@ -31,7 +31,7 @@ from typing import Any
 from archdsl.dependence.causality import prove_output
 from archdsl.diagnostics import ArchError, error
 from archdsl.ir import verify
-from archdsl.ir.dims import Num, Poly, Symbol
+from archdsl.ir.dims import Num, Poly, Shape, Symbol, with_symbol
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.op import At, Reads, State
 from archdsl.passes.cut import minimum_cut
@@ -101,6 +101,8 @@ class DecodePlan:
     makers: dict[Value, FlatNode] = field(default_factory=dict)
     root: Unrolled | None = None
     """What became of the model's block."""
+    shapes: dict[tuple[int, Form], tuple[Shape, Shape]] = field(default_factory=dict)
+    """Shapes that a step narrows, by those that they are narrowed from."""
 
     @property
     def taken(self) -> list[Value]:
@@ -112,6 +114,28 @@ class DecodePlan:
     def ids(self) -> Value | None:
         """The input of tokens that every step takes."""
         return next((v for v in self.taken if v.dtype == "token"), None)
+
+    def narrowed(self, value: Value, form: Form | None) -> Value:
+        """A tensor as a step has it: one place along an axis of which only the new position is computed."""
+        if form is None or NEW not in form:
+            return value
+        key = id(value.shape), form
+        if key not in self.shapes:
+            shape = tuple(
+                Num(with_symbol(d.value, self.time.name, 1), d.expr, d.origin) if f == NEW else d
+                for d, f in zip(value.shape, form, strict=True)
+            )
+            self.shapes[key] = value.shape, shape
+        return replace(value, shape=self.shapes[key][1])
+
+    def stepped(self, node: FlatOp) -> FlatOp:
+        """An op as a step has it. Those of layers that are alike have the same shapes."""
+        inputs = tuple(
+            self.narrowed(v, self.needs.get((node, i))) if isinstance(v, Value) else v
+            for i, v in enumerate(node.inputs)
+        )
+        outputs = tuple(self.narrowed(v, self.forms.get(v)) for v in node.outputs)
+        return replace(node, node=replace(node.node, inputs=inputs, outputs=outputs), inputs=inputs, outputs=outputs)
 
     def entries(self) -> list[CacheSpec | CarriedState]:
         """All that is kept, in the order of the layers."""
