@@ -16,7 +16,6 @@ from archdsl.backends.torch.lower import (
     Kind,
     Lowered,
     Lowering,
-    Make,
     Merged,
     Method,
     context_kind,
@@ -25,9 +24,21 @@ from archdsl.backends.torch.lower import (
 )
 from archdsl.backends.torch.names import preferred
 from archdsl.backends.torch.numbers import Numbers, is_dynamic, values_of
-from archdsl.backends.torch.program import Check, Do, changed, key, trees
+from archdsl.backends.torch.program import Check, key
 from archdsl.backends.torch.python import class_name, field_name, local_name, singular
-from archdsl.backends.torch.tree import Axis, HyperLeaf, Made, NumberLeaf, PyNode, constant, leaves, mapped, py, word
+from archdsl.backends.torch.tree import (
+    Axis,
+    HyperLeaf,
+    Made,
+    NumberLeaf,
+    PyNode,
+    constant,
+    leaves,
+    mapped,
+    py,
+    trees,
+    word,
+)
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Num, Poly
 from archdsl.ir.graph import Block, CallNode, Model, OpNode, Value
@@ -247,7 +258,7 @@ class Classes:
             return replace(x, value=dims.expr_value(dims.substitute(x.expr, self.exact[block])))
 
         found = [m for b, m in group.alike if b is block] if group is not None else []
-        return [(m, replace(m, steps=changed(m.steps, leaf), results=mapped(m.results, leaf))) for m in found]
+        return [(m, replace(m, steps=mapped(m.steps, leaf), results=mapped(m.results, leaf))) for m in found]
 
     def _free(self, c: Class) -> list[str]:
         """Names that the caller must give: those the block computes itself stand for what they are computed from."""
@@ -311,12 +322,12 @@ class Classes:
 
             return change
 
-        made.init += [_changed(step, leaf(True)) for step in first.init]
+        made.init += [mapped(step, leaf(True)) for step in first.init]
         more = self.more if group is None else group.more
         if forward is not None:
             more = [forward, *(m for m in more if merged is None or m is not merged.step)]
         for method in () if forward is not None else first.methods:
-            steps, results = changed(method.steps, leaf(False)), mapped(method.results, leaf(False))
+            steps, results = mapped(method.steps, leaf(False)), mapped(method.results, leaf(False))
             made.methods.append(replace(method, steps=steps, results=results))
 
         def by_expression(x: Any) -> Any:
@@ -327,7 +338,7 @@ class Classes:
             return self._number(made, row)[0]
 
         for method in more:
-            steps, results = changed(method.steps, by_expression), mapped(method.results, by_expression)
+            steps, results = mapped(method.steps, by_expression), mapped(method.results, by_expression)
             made.methods.append(replace(method, steps=steps, results=results))
         return made
 
@@ -525,37 +536,10 @@ def is_number(tree: Any) -> bool:
 # --- what a class reads -----------------------------------------------------------------------------------------------
 
 
-def init_trees(steps: Sequence[Any]) -> Iterator[Tree]:
-    """Every expression of some statements of `__init__`."""
-    for step in steps:
-        if isinstance(step, Make | init.InitCall):
-            yield step.tree
-        elif isinstance(step, Check):
-            yield step.test
-        elif isinstance(step, Do):
-            yield step.expr
-        else:
-            yield step.iterated
-            yield from init_trees(step.body)
-
-
-def _changed(step: Any, change: Any) -> Any:
-    """A statement with every leaf changed, visited in the order of `init_trees`."""
-    if isinstance(step, Make):
-        return replace(step, tree=mapped(step.tree, change))
-    if isinstance(step, Check):
-        return replace(step, test=mapped(step.test, change))
-    if isinstance(step, Do):
-        return replace(step, expr=mapped(step.expr, change))
-    return init.changed(step, lambda tree: mapped(tree, change))
-
-
 def all_numbers(w: Lowered, methods: bool = True) -> list[NumberLeaf]:
     """Every number of a block: those of `__init__`, then those of its methods."""
-    found = list(init_trees(w.init))
-    for method in w.methods if methods else ():
-        found += [*trees(method.steps), *method.results]
-    return [x for t in found for x in leaves(t) if isinstance(x, NumberLeaf)]
+    found = [w.init, *((m.steps, m.results) for m in (w.methods if methods else ()))]
+    return [x for x in leaves(found) if isinstance(x, NumberLeaf)]
 
 
 def names_of(w: Lowered) -> set[str]:
@@ -573,18 +557,16 @@ def names_of(w: Lowered) -> set[str]:
 
 def names_in(c: Class) -> Iterator[str]:
     """Every name of the block that a class reads: in `__init__` and for what it makes, then in its methods."""
-    for tree in init_trees(c.init):
-        for x in leaves(tree):
-            if isinstance(x, HyperLeaf):
-                yield x.name
-            elif isinstance(x, Made):
-                for bound in c.arguments[x.site].values():
-                    yield from (y.name for y in leaves(bound) if isinstance(y, HyperLeaf))
+    for x in leaves(c.init):
+        if isinstance(x, HyperLeaf):
+            yield x.name
+        elif isinstance(x, Made):
+            for bound in c.arguments[x.site].values():
+                yield from (y.name for y in leaves(bound) if isinstance(y, HyperLeaf))
     for check in c.demands:
         yield from (name for x in leaves(check.test) if isinstance(x, NumberLeaf) for name in dims.free_names(x.expr))
     for method in c.methods:
-        for tree in (*trees(method.steps), *method.results):
-            yield from (x.name for x in leaves(tree) if isinstance(x, HyperLeaf | Axis))
+        yield from (x.name for x in leaves((method.steps, method.results)) if isinstance(x, HyperLeaf | Axis))
 
 
 def method_key(method: Method) -> Any:
@@ -604,7 +586,7 @@ def _init_key(w: Lowered) -> Any:
         return x
 
     return tuple(
-        (type(s).__name__, getattr(s, "name", ""), getattr(s, "message", ""), mapped(tuple(init_trees([s])), leaf))
+        (type(s).__name__, getattr(s, "name", ""), getattr(s, "message", ""), mapped(tuple(trees(s)), leaf))
         for s in w.init
     )
 

@@ -11,12 +11,12 @@ modules do anyway.  Weights that are drawn alike share a loop where that is shor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from archdsl.backends.torch.tree import OMITTED, Part, PyNode, Read, Variable, constant, counted, lift, mapped, py
+from archdsl.backends.torch.tree import OMITTED, Code, Part, PyNode, Read, Variable, constant, counted, lift, mapped, py
 from archdsl.ir.dims import Expr, Num, binary, free_names, num, same_shape, whole_number
 from archdsl.ir.graph import (
     Block,
@@ -57,14 +57,14 @@ for module in reversed([*self.modules()]):
 
 
 @dataclass(frozen=True)
-class InitCall:
+class InitCall(Code):
     """A call that draws a weight in place: `nn.init.zeros_(self.q.bias)`."""
 
     tree: Tree
 
 
 @dataclass(frozen=True)
-class InitLoop:
+class InitLoop(Code):
     """`for variable in iterated:`, and what is done with each."""
 
     variable: Variable
@@ -119,17 +119,10 @@ def _lines(statement: Statement) -> int:
     return 1 if isinstance(statement, InitCall) else 1 + sum(map(_lines, statement.body))
 
 
-def changed(statement: Statement, change: Callable[[Tree], Any]) -> Statement:
-    """A statement with other expressions."""
-    if isinstance(statement, InitCall):
-        return InitCall(change(statement.tree))
-    iterated = change(statement.iterated)
-    return InitLoop(statement.variable, iterated, tuple(changed(s, change) for s in statement.body))
-
-
 def _of(module: Part | Read, statement: Statement) -> Statement:
     """A statement with a module in the place of MODULE."""
-    return changed(statement, lambda tree: mapped(tree, lambda leaf: module if leaf == MODULE else leaf))
+    made: Statement = mapped(statement, lambda leaf: module if leaf == MODULE else leaf)
+    return made
 
 
 def _modules(block: Block, laws: Laws) -> Iterator[InitModule]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from archdsl.backends.torch import lists
 from archdsl.backends.torch.program import LayerLoop, Target
 from archdsl.backends.torch.python import singular
-from archdsl.backends.torch.statements import ForLoop, Statement, all_expressions, replaced, statement_keys
-from archdsl.backends.torch.tree import Part, PyNode, Read, Variable, leaves, lift, py, zipped
+from archdsl.backends.torch.statements import ForLoop, Statement, statement_keys
+from archdsl.backends.torch.tree import Part, PyNode, Read, Variable, leaves, lift, mapped, py, zipped
 from archdsl.ir.op import Tree
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Folding:
 
     def sliced(self, b: int) -> bool:
         """Whether a body uses slices of lists, for loops within."""
-        found = (x for e in all_expressions(self.bodies[b]) for x in leaves(e) if isinstance(x, Part))
+        found = (x for x in leaves(self.bodies[b]) if isinstance(x, Part))
         return any(isinstance(x.index, tuple) for x in found)
 
     # --- parts of lists ---
@@ -111,7 +111,7 @@ class Folding:
             low, high = start + x.index[0], start + x.index[1]
             return Part(x.name, (low, high)) if self.nested else _slice(Part(x.name), lift(low), lift(high))
 
-        return [replaced(s, leaf) for s in self.outer(b)]
+        return [mapped(s, leaf) for s in self.outer(b)]
 
     def outer(self, b: int) -> tuple[Statement, ...]:
         """A body that reads what differs between bodies as it is: nothing where a mask needs no tensor."""
@@ -120,7 +120,7 @@ class Folding:
         def leaf(x: Any) -> Any:
             return lift(None) if isinstance(x, Read) and x.value in absent else x
 
-        return tuple(replaced(s, leaf) for s in self.bodies[b]) if absent else self.bodies[b]
+        return tuple(mapped(s, leaf) for s in self.bodies[b]) if absent else self.bodies[b]
 
     def over(self, b: int, variables: Mapping[str, Variable]) -> tuple[Statement, ...]:
         """A body that reads one module of each list as a variable."""
@@ -128,7 +128,7 @@ class Folding:
         def leaf(x: Any) -> Any:
             return Read(variables[x.name]) if isinstance(x, Part) and x.index is not None and x.name in variables else x
 
-        return tuple(replaced(s, leaf) for s in self.outer(b))
+        return tuple(mapped(s, leaf) for s in self.outer(b))
 
     # --- loops ---
 
@@ -151,7 +151,7 @@ class Folding:
                 return Read(self.varying[0][x.value])
             return Read(variables[x.name]) if isinstance(x, Part) and x.index is not None and x.name in variables else x
 
-        body = tuple(replaced(s, leaf) for s in self.bodies[0])
+        body = tuple(mapped(s, leaf) for s in self.bodies[0])
         if not targets:
             return ForLoop((None,), py("range({n})", n=self.loop.length), body)
         return ForLoop(tuple(targets), zipped(sources), body)
@@ -187,7 +187,7 @@ class Folding:
                 ends = ends[0], py("{n} * {i} + {k}", n=n, i=i, k=high)
             return _slice(self.whole(x.name), *ends)
 
-        body = tuple(replaced(s, leaf) for s in self.bodies[0])
+        body = tuple(mapped(s, leaf) for s in self.bodies[0])
         return ForLoop((index,), py("range({n})", n=self.loop.length), body)
 
     def period(self, iterations: Sequence[int], repeats: int) -> Statement:

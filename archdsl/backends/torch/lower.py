@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from archdsl.backends.torch import init, lists
 from archdsl.backends.torch.names import preferred
 from archdsl.backends.torch.numbers import Numbers
-from archdsl.backends.torch.program import Bind, Check, Conditional, Do, LayerLoop, Put, ScanLoop, Step, Suite, trees
+from archdsl.backends.torch.program import Bind, Check, Conditional, Do, LayerLoop, Put, ScanLoop, Step, Suite
 from archdsl.backends.torch.python import local_name
 from archdsl.backends.torch.scope import OwnerScope, TorchNodeScope
 from archdsl.backends.torch.tree import (
+    Code,
     Made,
     NumberLeaf,
     Part,
@@ -63,6 +64,8 @@ from archdsl.passes.dce import live_nodes
 if TYPE_CHECKING:
     from archdsl.backends.torch.classes import Classes, ClassGroup
 
+X = TypeVar("X")
+
 Kind = Literal["causal", "tensor", "either"]
 """Of a context: `causal` (a mask that needs no tensor), `tensor`, or `either` where the uses of one class differ."""
 
@@ -104,7 +107,7 @@ class ClassUse:
 
 
 @dataclass(frozen=True)
-class Make:
+class Make(Code):
     """`self.name = tree`."""
 
     name: str
@@ -151,7 +154,7 @@ class Method:
 
 def parameter_names(method: Method) -> list[str]:
     """What the parameters of a method are called: as in the block's header, but for names of what it calls."""
-    read = {w for t in (*trees(method.steps), *method.results) for w in words(t)}
+    read = {*words((method.steps, method.results))}
     found: list[str] = []
     for p in method.parameters:
         base = local_name(method.hints[p.target]) if p.target in method.hints else preferred(p.target, method.hints)
@@ -267,7 +270,7 @@ class Lowering:
         lowered.method.results = tuple(self.read(o) for o in block.graph.outputs if o is not None)
         for instance in block.instances:
             self.modules.instance(instance)
-        lowered.init += [init.changed(s, self.spelled_here) for s in init.init_statements(self.classes.model, block)]
+        lowered.init += map(self.spelled_here, init.init_statements(self.classes.model, block))
         if lowered.losses:
             lowered.method.parameters.append(Parameter(self.losses, LOSSES, "None"))
         return lowered
@@ -575,12 +578,12 @@ class Lowering:
         self.put(
             LayerLoop(
                 node.variable,
+                tuple(self.read(v) for v in node.starts),
+                length,
+                tuple(map(self.numbers.expression, lists.counts(pattern))),
                 tuple(bodies),
                 node.iterations,
                 pattern,
-                length,
-                tuple(map(self.numbers.expression, lists.counts(pattern))),
-                tuple(self.read(v) for v in node.starts),
                 node.outputs,
                 node.emitted,
                 tuple(Counter(m.name for m in each) for each in made),
@@ -607,7 +610,7 @@ class Lowering:
         outputs = [o for o in node.body.outputs if o is not None]
         body = self.within(node.body, node.body.inputs, outputs)
         collected = tuple(Variable(list_name(v)) for v in node.stacked)
-        self.put(ScanLoop(body, starts, sequences, collected, node.finals))
+        self.put(ScanLoop(starts, sequences, body, collected, node.finals))
         for value, variable in zip(node.stacked, collected, strict=True):
             self.result(value, py("torch.stack({xs}, dim=1)", xs=Read(variable)), graph, node)
 
@@ -646,13 +649,11 @@ class Lowering:
         tree = init.computed(node.weight, py("{x}.device", x=self.any_tensor()))
         self.put(Bind((node.output,), self.spelled_here(tree), nested=False))
 
-    def spelled_here(self, tree: Tree) -> Tree:
-        """An expression of numbers in the block's names, each as short as it goes."""
-        for name in words(tree):
+    def spelled_here(self, x: X) -> X:
+        """An expression or statement with numbers in the block's names, each as short as it goes."""
+        for name in words(x):
             self.note_helper(name)
-        found: Tree = mapped(
-            tree, lambda x: self.numbers.short(Num(x.value, x.expr)) if isinstance(x, NumberLeaf) else x
-        )
+        found: X = mapped(x, lambda n: self.numbers.short(Num(n.value, n.expr)) if isinstance(n, NumberLeaf) else n)
         return found
 
     def check(self, node: CheckNode) -> None:

@@ -21,7 +21,7 @@ from archdsl.backends.torch.numbers import Numbers
 from archdsl.backends.torch.program import Bind, Check, Do
 from archdsl.backends.torch.python import TAKEN, WIDTH, field_name, laid_out, lines_laid_out, local_name
 from archdsl.backends.torch.schedule import Scheduler
-from archdsl.backends.torch.statements import ForLoop, Statement, all_expressions, attributes, replaced
+from archdsl.backends.torch.statements import ForLoop, Statement, attributes
 from archdsl.backends.torch.text import Scheduled, asserted, first_sentence, lines, part_text, quoted
 from archdsl.backends.torch.tree import (
     Axis,
@@ -315,8 +315,7 @@ class ClassWriter:
         def leaf(x: Any) -> str:
             return local_name(x.value.hint) if isinstance(x, Read) else part_text(x)
 
-        expressions = all_expressions(self.drawn)
-        self.file.names |= {n for e in expressions for n in words(e)}
+        self.file.names |= {*words(self.drawn)}
         body = list(lines(self.drawn, lambda variable: local_name(variable.hint), leaf))
         name = "reset_parameters"
         if self.draws_model():
@@ -325,7 +324,7 @@ class ClassWriter:
             self.classes.closing[self.classes.root_class, name] = closing
             parts = textwrap.indent(init.DRAW_PARTS, "        ").splitlines()
             body = [*parts, *body, *(f"        {line}" for line in closing)]
-        copied = any(n.kind == "Attribute" and n.get("attr") == "copy_" for n in nodes(tuple(expressions)))
+        copied = any(n.kind == "Attribute" and n.get("attr") == "copy_" for n in nodes(self.drawn))
         head = ["    @torch.no_grad()"] * copied + [f"    def {name}(self) -> None:"]
         return [*head, *body] if body else []
 
@@ -415,7 +414,8 @@ class ClassWriter:
 
     def in_method(self, s: Statement) -> Statement:
         """A statement with the block's names as methods read them."""
-        return replaced(s, lambda x: self.static(x.name) if isinstance(x, HyperLeaf) else x)
+        made: Statement = mapped(s, lambda x: self.static(x.name) if isinstance(x, HyperLeaf) else x)
+        return made
 
     def method(self, done: Scheduled) -> list[str]:
         """The lines of a method."""
@@ -441,8 +441,9 @@ class ClassWriter:
         for loop in scheduler.written_out:
             self._demand_counts(loop)
         body = [self.in_method(s) for s in body]
-        avoid = {*TAKEN, *(n for e in all_expressions(body) for n in words(e))}
-        self.file.names |= {n for e in all_expressions(body) for n in words(e)}
+        read = {*words(body)}
+        avoid = {*TAKEN, *read}
+        self.file.names |= read
         parameters = [p.target for p in method.parameters]
         body, names = self.sized(method, body, lambda body: named(parameters, body, method.hints, avoid))
         return Scheduled(method, tuple(body), names)
@@ -464,7 +465,7 @@ class ClassWriter:
     ) -> tuple[Sequence[Statement], Names]:
         """The statements with run-time sizes read off tensors, and names for all. A size that is read often is bound
         once, at the top; so is one of a tensor whose name another wants before."""
-        counts = Counter(x.name for e in all_expressions(body) for x in leaves(e) if isinstance(x, Axis))
+        counts = Counter(x.name for x in leaves(body) if isinstance(x, Axis))
         sizes = {n: self._run_time(n, method.block or self.block) for n in counts}
         tensors = {n: next(x.value for x in leaves(t) if isinstance(x, Read)) for n, t in sizes.items()}
         optional = {p.target for p in method.parameters if p.default}  # of which no size is read at the top
@@ -473,7 +474,7 @@ class ClassWriter:
             variables = {n: Variable(argument(n)) for n in sizes if n in bound}
             known = {n: Read(variables[n]) if n in bound else t for n, t in sizes.items()}
             opening = [Bind((v,), sizes[n], nested=False) for n, v in variables.items()]
-            found = [*opening, *(replaced(s, partial(_sized, known)) for s in body)]
+            found = [*opening, *(mapped(s, partial(_sized, known)) for s in body)]
             names = named(found)
             bases = {preferred(v, method.hints) for v, n in names.items() if n != preferred(v, method.hints)}
             late = {n for n, v in tensors.items() if n not in bound and v not in optional and names[v] in bases}

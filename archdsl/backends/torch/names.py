@@ -9,8 +9,8 @@ from typing import Any
 
 from archdsl.backends.torch.program import Bind, Target
 from archdsl.backends.torch.python import local_name
-from archdsl.backends.torch.statements import ForLoop, IfStatement, Statement, blocks_of, bound, expressions
-from archdsl.backends.torch.tree import Read, Variable, leaves
+from archdsl.backends.torch.statements import ForLoop, IfStatement, Statement, blocks_of, bound
+from archdsl.backends.torch.tree import Read, Variable, leaves, own_trees
 
 Names = dict[Any, str]
 
@@ -76,5 +76,5 @@ def _live(
         else:
             found[id(s)] = after
             live = after - {*bound(s)}
-        after = live | {x.value for e in expressions(s) for x in leaves(e) if isinstance(x, Read)}
+        after = live | {x.value for x in leaves(own_trees(s)) if isinstance(x, Read)}
     return after

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from archdsl.backends.torch.tree import NumberLeaf, PyNode, Read, Variable, leaves, mapped
+from archdsl.backends.torch.tree import Code, NumberLeaf, PyNode, Read, Variable, leaves, mapped, own_trees
 from archdsl.ir.op import Tree
 from archdsl.ir.static import Pattern
 
@@ -20,7 +20,7 @@ Target = Any
 
 
 @dataclass(frozen=True, eq=False)
-class Bind:
+class Bind(Code):
     """Values get what an expression gives: one, or several from its tuple."""
 
     targets: tuple[Target, ...]
@@ -36,7 +36,7 @@ class Bind:
 
 
 @dataclass(frozen=True, eq=False)
-class Check:
+class Check(Code):
     """`assert test, message`."""
 
     test: Tree
@@ -44,7 +44,7 @@ class Check:
 
 
 @dataclass(frozen=True, eq=False)
-class Put:
+class Put(Code):
     """`target = expr` for what is no local: an entry of `losses`."""
 
     target: Tree
@@ -52,14 +52,14 @@ class Put:
 
 
 @dataclass(frozen=True, eq=False)
-class Do:
+class Do(Code):
     """An expression that is evaluated for its effect."""
 
     expr: Tree
 
 
 @dataclass(frozen=True, eq=False)
-class Suite:
+class Suite(Code):
     """Statements within others: `inputs` are bound where it begins, `outputs` are read at its end."""
 
     inputs: tuple[Target, ...]
@@ -68,19 +68,19 @@ class Suite:
 
 
 @dataclass(frozen=True, eq=False)
-class LayerLoop:
+class LayerLoop(Code):
     """Iterations over layers: iteration t runs `bodies[iterations[t]]`, whose modules (`Part(name, k)`, k counted
     within the body) follow those of the iterations before it. Outputs of a body are the carried values, then what is
     collected."""
 
     variable: str
-    bodies: tuple[Suite, ...]
-    iterations: tuple[int, ...]
-    pattern: Pattern | None
+    starts: tuple[Tree, ...]
     length: Tree
     """How many iterations there are, and the counts in the pattern."""
     repeats: tuple[Tree, ...]
-    starts: tuple[Tree, ...]
+    bodies: tuple[Suite, ...]
+    iterations: tuple[int, ...]
+    pattern: Pattern | None
     outputs: tuple[Target, ...]
     collected: tuple[tuple[Target, ...], ...]
     """Of each iteration the values that it collects."""
@@ -93,19 +93,19 @@ class LayerLoop:
 
 
 @dataclass(frozen=True, eq=False)
-class ScanLoop:
+class ScanLoop(Code):
     """A recurrence along axis 1 of `sequences`: the inputs of the body are the states, then a slice of each sequence;
     its outputs the next states, then what is collected in lists."""
 
-    body: Suite
     starts: tuple[Tree, ...]
     sequences: tuple[Tree, ...]
+    body: Suite
     collected: tuple[Target, ...]
     finals: tuple[Target, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Conditional:
+class Conditional(Code):
     """`if test`: both arms bind the same values."""
 
     test: Tree
@@ -116,7 +116,7 @@ class Conditional:
 
 
 @dataclass(frozen=True, eq=False)
-class Leave:
+class Leave(Code):
     """`if test: return result`."""
 
     test: Tree
@@ -148,30 +148,6 @@ def absent(steps: Sequence[Step]) -> frozenset[Target]:
     return frozenset(v for s in every(steps) if isinstance(s, LayerLoop) for v in s.absent)
 
 
-def own_trees(step: Step) -> tuple[Tree, ...]:
-    """The expressions of a statement, those of its bodies left out."""
-    if isinstance(step, Bind | Do):
-        return (step.expr,)
-    if isinstance(step, Check):
-        return (step.test,)
-    if isinstance(step, Put):
-        return (step.target, step.expr)
-    if isinstance(step, LayerLoop):
-        return (*step.starts, step.length, *step.repeats)
-    if isinstance(step, Leave):
-        return step.test, step.result
-    return (*step.starts, *step.sequences) if isinstance(step, ScanLoop) else (step.test,)
-
-
-def trees(steps: Sequence[Step]) -> Iterator[Tree]:
-    """Every expression of some statements, those within others too, in one order."""
-    for step in steps:
-        yield from own_trees(step)
-        for body in bodies(step):
-            yield from trees(body.steps)
-            yield from body.outputs
-
-
 def bound_by(step: Step) -> tuple[Target, ...]:
     """The values that a statement binds for those after it."""
     match step:
@@ -198,46 +174,12 @@ def bound_within(steps: Sequence[Step]) -> list[Target]:
 
 def all_read(steps: Sequence[Step], results: Sequence[Tree] = ()) -> set[Target]:
     """Every value that some statements read, those within others too."""
-    return {x.value for t in (*trees(steps), *results) for x in leaves(t) if isinstance(x, Read)}
-
-
-def changed(steps: Sequence[Step], change: Callable[[Any], Any]) -> tuple[Step, ...]:
-    """The statements with every leaf changed, visited in the order of `trees`."""
-
-    def of(x: Any) -> Any:
-        return mapped(x, change)
-
-    def within(body: Suite) -> Suite:
-        return Suite(body.inputs, changed(body.steps, change), of(body.outputs))
-
-    found: list[Step] = []
-    for step in steps:
-        match step:
-            case Bind() | Do():
-                found.append(replace(step, expr=of(step.expr)))
-            case Check():
-                found.append(replace(step, test=of(step.test)))
-            case Put():
-                found.append(replace(step, target=of(step.target), expr=of(step.expr)))
-            case LayerLoop():
-                starts, length, repeats = of(step.starts), of(step.length), of(step.repeats)
-                inner = tuple(map(within, step.bodies))
-                found.append(replace(step, starts=starts, length=length, repeats=repeats, bodies=inner))
-            case ScanLoop():
-                starts, sequences = of(step.starts), of(step.sequences)
-                found.append(replace(step, starts=starts, sequences=sequences, body=within(step.body)))
-            case Conditional():
-                test = of(step.test)
-                found.append(replace(step, test=test, then=within(step.then), otherwise=within(step.otherwise)))
-            case Leave():
-                found.append(replace(step, test=of(step.test), result=of(step.result)))
-    return tuple(found)
+    return {x.value for x in leaves((*steps, *results)) if isinstance(x, Read)}
 
 
 def numbers(steps: Sequence[Step]) -> Iterator[NumberLeaf]:
     """Every number of some statements."""
-    for tree in trees(steps):
-        yield from (x for x in leaves(tree) if isinstance(x, NumberLeaf))
+    return (x for x in leaves(steps) if isinstance(x, NumberLeaf))
 
 
 def key(

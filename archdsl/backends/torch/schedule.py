@@ -30,8 +30,6 @@ from archdsl.backends.torch.program import (
     called_alike,
     effectful,
     is_cache,
-    own_trees,
-    trees,
 )
 from archdsl.backends.torch.python import singular
 from archdsl.backends.torch.statements import (
@@ -41,7 +39,6 @@ from archdsl.backends.torch.statements import (
     ReturnStatement,
     Statement,
     bound,
-    expressions,
 )
 from archdsl.backends.torch.tree import (
     Axis,
@@ -52,7 +49,9 @@ from archdsl.backends.torch.tree import (
     Variable,
     leaves,
     mapped,
+    own_trees,
     py,
+    trees,
     unparse,
     zipped,
 )
@@ -81,7 +80,7 @@ def reads(steps: Sequence[Step], results: Sequence[Tree]) -> Counter[Target]:
     """How many statements read each value; what is read within another's body must have a name, and counts twice."""
     found: Counter[Target] = Counter()
     for step in steps:
-        found.update({x.value for t in own_trees(step) for x in leaves(t) if isinstance(x, Read)})
+        found.update({x.value for x in leaves(own_trees(step)) if isinstance(x, Read)})
         for body in bodies(step):
             found.update(reads(body.steps, body.outputs))
             own = {*body.inputs, *bound_within(body.steps)}
@@ -176,7 +175,7 @@ class Scheduler:
             read = (x.value for x in leaves(pending.expr) if isinstance(x, Read))
             if value in self.pending and any(self.name(v) in taken and self.left[v] <= 0 for v in read):
                 self.bind(value)
-        if effectful(expressions(s)):
+        if effectful(own_trees(s)):
             self.in_order()
         self.out.append(s)
 
@@ -260,7 +259,7 @@ class Scheduler:
     def outside(self, body: Suite) -> list[Target]:
         """What a body reads from around, in order."""
         own = {*body.inputs, *bound_within(body.steps)}
-        found = (x.value for t in (*trees(body.steps), *body.outputs) for x in leaves(t) if isinstance(x, Read))
+        found = (x.value for x in leaves(body) if isinstance(x, Read))
         return list(dict.fromkeys(v for v in found if v not in own))
 
     def start(self, starts: Sequence[Tree], carried: Sequence[Variable]) -> None:

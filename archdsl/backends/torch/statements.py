@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from archdsl.backends.torch.program import Bind, Check, Do, Put, Target
-from archdsl.backends.torch.tree import Part, Read, leaves, mapped, nodes, word
+from archdsl.backends.torch.tree import Code, Part, Read, leaves, mapped, nodes, own_trees, word
 from archdsl.ir.op import Tree
 
 
 @dataclass(frozen=True, eq=False)
-class Rebind:
+class Rebind(Code):
     """Targets get their values at once; those that are the same local already drop out when names are known."""
 
     targets: tuple[Target, ...]
@@ -20,7 +20,7 @@ class Rebind:
 
 
 @dataclass(frozen=True, eq=False)
-class ForLoop:
+class ForLoop(Code):
     """`for targets in zip(sources)`; `range(sources)` where that is a number, counted by the target or by nothing."""
 
     targets: tuple[Target, ...]
@@ -29,7 +29,7 @@ class ForLoop:
 
 
 @dataclass(frozen=True, eq=False)
-class IfStatement:
+class IfStatement(Code):
     """`if test`, with or without `else`."""
 
     test: Tree
@@ -39,24 +39,13 @@ class IfStatement:
 
 
 @dataclass(frozen=True, eq=False)
-class ReturnStatement:
+class ReturnStatement(Code):
     """`return exprs`."""
 
     exprs: tuple[Tree, ...]
 
 
 Statement = Bind | Rebind | Check | Put | Do | ForLoop | IfStatement | ReturnStatement
-
-
-def expressions(s: Statement) -> tuple[Tree, ...]:
-    """The expressions of a statement, those of its bodies left out."""
-    if isinstance(s, Rebind | ReturnStatement):
-        return s.exprs
-    if isinstance(s, Check | IfStatement):
-        return (s.test,)
-    if isinstance(s, Put):
-        return (s.target, s.expr)
-    return (s.source,) if isinstance(s, ForLoop) else (s.expr,)
 
 
 def blocks_of(s: Statement) -> tuple[tuple[Statement, ...], ...]:
@@ -69,44 +58,10 @@ def bound(s: Statement) -> tuple[Target, ...]:
     return s.targets if isinstance(s, Bind | Rebind | ForLoop) else ()
 
 
-def replaced(s: Statement, change: Callable[[Any], Any]) -> Statement:
-    """The statement with every leaf changed."""
-
-    def of(x: Any) -> Any:
-        return mapped(x, change)
-
-    def all_of(body: Sequence[Statement]) -> tuple[Statement, ...]:
-        return tuple(replaced(i, change) for i in body)
-
-    match s:
-        case Bind() | Do():
-            return replace(s, expr=of(s.expr))
-        case Rebind() | ReturnStatement():
-            return replace(s, exprs=of(s.exprs))
-        case Check():
-            return replace(s, test=of(s.test))
-        case Put():
-            return replace(s, target=of(s.target), expr=of(s.expr))
-        case ForLoop():
-            return replace(s, source=of(s.source), body=all_of(s.body))
-    return replace(s, test=of(s.test), then=all_of(s.then), otherwise=all_of(s.otherwise))
-
-
-def all_expressions(statements: Sequence[Statement]) -> list[Tree]:
-    """Every expression of some statements, those within others too."""
-    found: list[Tree] = []
-    for s in statements:
-        found += expressions(s)
-        for body in blocks_of(s):
-            found += all_expressions(body)
-    return found
-
-
 def attributes(statements: Sequence[Statement]) -> set[str]:
     """Attributes of `self` that some statements read."""
-    found = tuple(all_expressions(statements))
-    own = (n.fields[1] for n in nodes(found) if n.kind == "Attribute" and n.fields[0] == word("self"))
-    return {*own, *(x.name for x in leaves(found) if isinstance(x, Part))}
+    own = (n.fields[1] for n in nodes(statements) if n.kind == "Attribute" and n.fields[0] == word("self"))
+    return {*own, *(x.name for x in leaves(statements) if isinstance(x, Part))}
 
 
 def statement_keys(
@@ -119,7 +74,7 @@ def statement_keys(
 
     found = []
     for s in statements:
-        own = tuple(mapped(e, leaf) for e in expressions(s))
+        own = tuple(mapped(e, leaf) for e in own_trees(s))
         targets = tuple(None if t is None else known.setdefault(t, (len(known), name(t))) for t in bound(s))
         text = s.message if isinstance(s, Check) else s.note if isinstance(s, Bind) else ""
         inner = tuple(statement_keys(body, known, name) for body in blocks_of(s))

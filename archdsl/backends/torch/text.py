@@ -17,10 +17,9 @@ from archdsl.backends.torch.statements import (
     Rebind,
     ReturnStatement,
     Statement,
-    all_expressions,
     bound,
 )
-from archdsl.backends.torch.tree import Part, PyNode, Read, leaves, py, unparse
+from archdsl.backends.torch.tree import Part, PyNode, Read, leaves, py, trees, unparse
 from archdsl.ir.op import Tree
 
 Leaf = Callable[[Any], str]
@@ -96,7 +95,7 @@ def _chosen(s: IfStatement, name: Callable[[Any], str], leaf: Leaf, indent: int)
     does. None where a line would be too long, or the order of what is done another."""
     arms = [[x for x in arm if [*lines([x], name, leaf)]] for arm in (s.then, s.otherwise)]
     short, long = sorted(arms, key=len)
-    free = not effectful(tuple(all_expressions([*short, *long]))) or all(map(is_cache, leaves(s.test)))
+    free = not effectful((*trees((short, long)),)) or all(map(is_cache, leaves(s.test)))
     if not short or s.note or not free:
         return None
     first = long[: len(long) - len(short)]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ast
 import string
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -91,6 +91,10 @@ class PyNode(Tree):
 
     def get(self, name: str) -> Any:
         return self.fields[fields_of(self.kind).index(name)]
+
+
+class Code:
+    """A statement, or statements within one: a dataclass whose fields hold expressions and further code, in order."""
 
 
 LEAVES = (Read, NumberLeaf, HyperLeaf, Axis, Part, Made)
@@ -214,36 +218,55 @@ def zipped(sources: Sequence[Tree]) -> Tree:
 # --- walking ----------------------------------------------------------------------------------------------------------
 
 
-def leaves(x: Any) -> Iterator[Any]:
-    """Every leaf of a tree, or of several, in the order of the text."""
+def inside(x: Any) -> Iterable[Any]:
+    """What a tree, code, or several of them are made of."""
     if isinstance(x, PyNode):
-        for i in x.fields:
-            yield from leaves(i)
-    elif isinstance(x, tuple):
-        for i in x:
-            yield from leaves(i)
-    elif isinstance(x, LEAVES):
+        return x.fields
+    if isinstance(x, tuple | list):
+        return x
+    return vars(x).values() if isinstance(x, Code) else ()
+
+
+def leaves(x: Any) -> Iterator[Any]:
+    """Every leaf of a tree or of code, or of several, in the order of the text."""
+    if isinstance(x, LEAVES):
         yield x
+    for i in inside(x):
+        yield from leaves(i)
 
 
 def nodes(x: Any) -> Iterator[PyNode]:
-    """Every node of a tree, outer ones first."""
+    """Every node of a tree or of code, outer ones first."""
     if isinstance(x, PyNode):
         yield x
-        for i in x.fields:
-            yield from nodes(i)
-    elif isinstance(x, tuple):
-        for i in x:
-            yield from nodes(i)
+    for i in inside(x):
+        yield from nodes(i)
+
+
+def trees(x: Any) -> Iterator[Tree]:
+    """Every expression of code, or of several pieces of it."""
+    if isinstance(x, Tree):
+        yield x
+    else:
+        for i in inside(x):
+            yield from trees(i)
+
+
+def own_trees(code: Code) -> tuple[Tree, ...]:
+    """The expressions of code, those of what is within left out."""
+    found = (v if isinstance(v, tuple) else (v,) for v in vars(code).values())
+    return tuple(x for v in found for x in v if isinstance(x, Tree))
 
 
 def mapped(x: Any, change: Callable[[Any], Any]) -> Any:
-    """The tree with every leaf changed."""
+    """The tree, or the code, with every leaf changed."""
     if isinstance(x, PyNode):
         fields = tuple(mapped(i, change) for i in x.fields)
         return x if all(a is b for a, b in zip(fields, x.fields, strict=True)) else PyNode(x.kind, fields)
     if isinstance(x, tuple):
         return tuple(mapped(i, change) for i in x)
+    if isinstance(x, Code):
+        return replace(x, **{name: mapped(i, change) for name, i in vars(x).items()})  # type: ignore[type-var]
     return change(x) if isinstance(x, LEAVES) else x
 
 

@@ -12,9 +12,8 @@ from archdsl.backends.torch.features.merge import merged
 from archdsl.backends.torch.features.steps import StepLowering
 from archdsl.backends.torch.helpers import members
 from archdsl.backends.torch.lower import Lowered, cache_name
-from archdsl.backends.torch.program import trees
 from archdsl.backends.torch.python import local_name
-from archdsl.backends.torch.tree import nodes
+from archdsl.backends.torch.tree import nodes, trees
 from archdsl.ir.dims import Num, free_names
 from archdsl.ir.graph import Block, Value
 from archdsl.passes.decode import plan
@@ -195,7 +194,7 @@ class Generate(Section):
         for known in self.written.values():
             for _, lowering in known.values():
                 method, state = lowering.lowered.method, lowering.state
-                for tree in (*trees(method.steps), *method.results):
+                for tree in trees((method.steps, method.results)):
                     read = (n for n in nodes(tree) if n.kind == "Attribute" and n.fields[0] == state)
                     used |= {n.fields[1] for n in read}
         if "set_state" in used:

@@ -10,7 +10,7 @@ from typing import Any
 from archdsl.backends.torch.classes import Classes, ClassGroup
 from archdsl.backends.torch.features import Section
 from archdsl.backends.torch.lower import Method, Parameter, lower, parameter_names
-from archdsl.backends.torch.program import Bind, Conditional, Leave, Step, Suite, changed, trees
+from archdsl.backends.torch.program import Bind, Conditional, Leave, Step, Suite
 from archdsl.backends.torch.python import any_of
 from archdsl.backends.torch.tree import Part, Read, Variable, call_tree, leaves, mapped, py, word
 from archdsl.backends.torch.tree import PyNode as Expression
@@ -133,7 +133,7 @@ class LossSection(Section):
             own = Variable("losses")
             test = py("{a} and {l} is None and self.training", a=asked, l=Read(losses))
             begin = Conditional(test, Suite((), (), (py("{{}}"),)), Suite((), (), (Read(losses),)), (own,))
-            steps = (begin, *changed(steps, lambda x: Read(own) if x == Read(losses) else x))
+            steps = (begin, *mapped(steps, lambda x: Read(own) if x == Read(losses) else x))
             loss = py("{a} + sum(({l} or {{}}).values())", a=loss, l=Read(own))
         return replace(
             method,
@@ -188,7 +188,7 @@ HIDDEN = word("hidden")
 def _expression(method: Method) -> Tree | None:
     """What a method of one parameter returns, as one expression of HIDDEN; None where it is too much for one."""
     known: dict[Any, Tree] = {method.parameters[0].target: HIDDEN}
-    uses = Counter(x.value for t in (*trees(method.steps), *method.results) for x in leaves(t) if isinstance(x, Read))
+    uses = Counter(x.value for x in leaves((method.steps, method.results)) if isinstance(x, Read))
     for s in method.steps:
         if not isinstance(s, Bind) or len(s.targets) != 1 or uses[s.targets[0]] != 1:
             return None

@@ -26,11 +26,9 @@ from archdsl.backends.torch.program import (
     bodies,
     bound_by,
     bound_within,
-    changed,
     every,
-    own_trees,
 )
-from archdsl.backends.torch.tree import PyNode, Read, Variable, leaves, lift, mapped, py
+from archdsl.backends.torch.tree import PyNode, Read, Variable, leaves, lift, mapped, own_trees, py
 from archdsl.ir.op import Tree
 
 
@@ -299,7 +297,8 @@ class _Merge:
         def leaf(x: Any) -> Any:
             return self.back.get(x.value, x) if isinstance(x, Read) and x.value not in inner else x
 
-        return changed([s], leaf)[0]
+        made: Step = mapped(s, leaf)
+        return made
 
     def mapped(self, x: Any) -> Any:
         return mapped(x, lambda x: self.back.get(x.value, x) if isinstance(x, Read) else x)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within, refuse, windows
 from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Modules, Parameter, cache_name, context_type
-from archdsl.backends.torch.program import Bind, Conditional, Do, Step, Suite, absent, changed
+from archdsl.backends.torch.program import Bind, Conditional, Do, Step, Suite, absent
 from archdsl.backends.torch.scope import TorchNodeScope
-from archdsl.backends.torch.tree import NumberLeaf, PyNode, Read, Variable, call_tree, lift, py
+from archdsl.backends.torch.tree import NumberLeaf, PyNode, Read, Variable, call_tree, lift, mapped, py
 from archdsl.ir import dims
 from archdsl.ir.dims import Num, Var
 from archdsl.ir.graph import (
@@ -342,7 +342,8 @@ class StepLowering(Lowering):
                 return self.numbers.spelled_by(x.expr, "real" if x.real else "sizes", name)
             return x
 
-        return changed([step], leaf)[0]
+        made: Step = mapped(step, leaf)
+        return made
 
     def is_length(self, name: str) -> bool:
         """Whether a name is the length of the sequence."""
