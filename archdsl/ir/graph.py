@@ -7,10 +7,11 @@ every analysis is memoized by block.  Names, spans and the spelling of sizes sur
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archdsl.diagnostics.source import Span
+from archdsl.frozen import Entity
 from archdsl.ir.dims import Expr, Num, Shape, Symbol
 
 if TYPE_CHECKING:
@@ -23,8 +24,7 @@ BOOLEANS = ("bool", "padding")
 FLOATS = ("float", "float32", "bfloat16")
 
 
-@dataclass(frozen=True, eq=False)
-class Value:
+class Value(Entity):
     """A tensor. `dtype` is `float` (the model's own), `float32`, `bfloat16`, `int`, `bool`, or the kind of a model's
     input: `token`, `padding`, `documents`. `name` is what the spec calls it, or ''."""
 
@@ -55,8 +55,7 @@ class Value:
         return f"%{self.name or id(self)}"
 
 
-@dataclass(frozen=True, eq=False)
-class Init:
+class Init(Entity):
     """How a weight is drawn. `graph` is an expression over draws, `indices` and numbers whose one output has the
     weight's shape; or a named scheme with numbers, of which the shape of the weight decides the rest."""
 
@@ -73,8 +72,7 @@ class Init:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Weight:
+class Weight(Entity):
     """A weight of a primitive: `path step.name` is its key. `kind` tells initialisation what it is: `matrix`,
     `embedding`, `bias`, `gain` (of a norm) or `raw`. A buffer (`trained=False`) that is `saved` belongs to the state,
     not to the count."""
@@ -97,8 +95,7 @@ class Weight:
 Input = Value | Num | None
 
 
-@dataclass(frozen=True, eq=False)
-class OpNode:
+class OpNode(Entity):
     """One use of a primitive. `options` are static; `name` is its step in the path of names, if it has weights."""
 
     op: Primitive
@@ -121,8 +118,7 @@ class OpNode:
     span: Span | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class CallNode:
+class CallNode(Entity):
     """One use of a block. `bind` says what the block's own names are in the caller's; `inputs` are its tensors, then
     what its contexts ask for. With an `instance` the weights live with the instance's owner."""
 
@@ -142,8 +138,7 @@ class CallNode:
     span: Span | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class LoopNode:
+class LoopNode(Entity):
     """`for name in list`: iteration t runs `bodies[iterations[t]]`. `pattern` is the list as the spec writes it (`3 *
     dense + 58 * sparse`) over indices of bodies. A body's inputs are the carried values (`starts` before the first
     iteration); its outputs are theirs after the iteration, then what is emitted. `outputs` are the carried values at
@@ -159,8 +154,7 @@ class LoopNode:
     span: Span | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class ScanNode:
+class ScanNode(Entity):
     """A recurrence along axis 1 with one set of weights. The body's inputs are the carried values, then one slice of
     each sequence; its outputs are the next carried values, then what is emitted."""
 
@@ -173,8 +167,7 @@ class ScanNode:
     span: Span | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class CondNode:
+class CondNode(Entity):
     """`if training`: two graphs of one set of weights."""
 
     then: Graph
@@ -183,8 +176,7 @@ class CondNode:
     span: Span | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class ParamNode:
+class ParamNode(Entity):
     """`param` or `buffer`: a raw weight."""
 
     weight: Weight
@@ -197,8 +189,7 @@ class ParamNode:
         return (self.output,)
 
 
-@dataclass(frozen=True, eq=False)
-class WeightNode:
+class WeightNode(Entity):
     """A weight of a shared instance, read as a tensor: what `unembed(words)` multiplies with."""
 
     instance: SharedModule
@@ -211,8 +202,7 @@ class WeightNode:
         return (self.output,)
 
 
-@dataclass(frozen=True, eq=False)
-class CheckNode:
+class CheckNode(Entity):
     """A condition on run-time sizes: `left op right`, or `left % right == 0` for what must divide."""
 
     op: str
@@ -223,8 +213,7 @@ class CheckNode:
     outputs: tuple[Value, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class CausalNode:
+class CausalNode(Entity):
     """`assert causal(value, ahead: n)`: proved by the causality analysis; `assume causal(…)`: taken for proved."""
 
     value: Value
@@ -234,8 +223,7 @@ class CausalNode:
     outputs: tuple[Value, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class LossNode:
+class LossNode(Entity):
     """`loss name = value`: a scalar for the objective; exists in the training graph."""
 
     value: Value
@@ -247,8 +235,7 @@ class LossNode:
 Node = OpNode | CallNode | LoopNode | ScanNode | CondNode | ParamNode | WeightNode | CheckNode | CausalNode | LossNode
 
 
-@dataclass(frozen=True, eq=False)
-class Graph:
+class Graph(Entity):
     """A dataflow graph, in the order in which it was written (which is a topological order). Graphs inside a loop, scan
     or condition may also read the values of the graphs around them."""
 
@@ -304,16 +291,14 @@ def captured(graph: Graph) -> Iterator[Value]:
     yield from (v for v in graph.outputs if v is not None and v not in own)
 
 
-@dataclass(frozen=True, eq=False)
-class Handle:
+class Handle(Entity):
     """A module or weight that a block is handed by its owner: `instance` (a shared block), or one of its weights."""
 
     instance: SharedModule
     weight: str = ""
 
 
-@dataclass(frozen=True, eq=False)
-class Context:
+class Context(Entity):
     """What a block needs of the model around it and cannot make from its own tensors alone (a rope table, a mask, the
     padding, a shared block's weights): an implicit input. `key` is equal for equal demands; `make` asks the frame of
     the caller for it, the demand being rewritten into the caller's names."""
@@ -334,8 +319,7 @@ class Condition(NamedTuple):
     message: str
 
 
-@dataclass(frozen=True, eq=False)
-class Block:
+class Block(Entity):
     """One elaborated block: a declaration with all its hyper-parameters and the shapes of its tensors."""
 
     name: str
@@ -369,16 +353,14 @@ class Block:
     """Where a scan applies a block: the part of it that no step changes, computed once. Both parts are one class."""
 
 
-@dataclass(frozen=True, eq=False)
-class ConfigField:
+class ConfigField(Entity):
     """A number of the model that the emitted code's user may set."""
 
     name: str
     value: Num
 
 
-@dataclass(frozen=True, eq=False)
-class Model:
+class Model(Entity):
     """What is compiled: the root block and its inputs by name."""
 
     name: str

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from archdsl.diagnostics import ArchError
 from archdsl.diagnostics.source import Source, Span
+from archdsl.frozen import Frozen
 from archdsl.ir.cost import Amount, Cost, elements, times
 from archdsl.ir.dims import Num, Shape, mul
 from archdsl.ir.dims import Value as DimValue
@@ -25,7 +26,7 @@ from archdsl.syntax import ast
 # --- what ops write themselves through ------------------------------------------------------------------------------
 
 
-class Tree:
+class Tree(Frozen):
     """A Python expression as a tree, made by `TorchScope.py`: its leaves are tensors, numbers and submodules."""
 
 

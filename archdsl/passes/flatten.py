@@ -12,6 +12,7 @@ from dataclasses import replace as replaced
 from functools import lru_cache
 from typing import Any
 
+from archdsl.frozen import Entity
 from archdsl.ir import verify
 from archdsl.ir.dims import Num
 from archdsl.ir.dims import Value as Size
@@ -39,8 +40,7 @@ from archdsl.ir.walk import modules
 from archdsl.passes.dce import live
 
 
-@dataclass(frozen=True, eq=False)
-class FlatWeight:
+class FlatWeight(Entity):
     """A weight at its position: its path, and the node that declares it."""
 
     path: str
@@ -49,8 +49,7 @@ class FlatWeight:
     node: OpNode | ParamNode
 
 
-@dataclass(frozen=True, eq=False)
-class FlatOp:
+class FlatOp(Entity):
     """One use of a primitive. `node` says what it is; its tensors are those given here."""
 
     node: OpNode
@@ -63,8 +62,7 @@ class FlatOp:
     """The blocks that it applies itself; of their weights, each has a leading axis of copies."""
 
 
-@dataclass(frozen=True, eq=False)
-class FlatParam:
+class FlatParam(Entity):
     """A weight read as a tensor."""
 
     weight: FlatWeight
@@ -79,8 +77,7 @@ class FlatParam:
         return (self.output,)
 
 
-@dataclass(frozen=True, eq=False)
-class FlatScan:
+class FlatScan(Entity):
     """A recurrence along axis 1: see `ScanNode`. The body may read the values around it."""
 
     node: ScanNode
@@ -106,8 +103,7 @@ class FlatScan:
 FlatNode = FlatOp | FlatParam | FlatScan
 
 
-@dataclass(frozen=True, eq=False)
-class FlatGraph:
+class FlatGraph(Entity):
     """Nodes in an order in which they can be computed."""
 
     inputs: tuple[Value, ...]
@@ -115,8 +111,7 @@ class FlatGraph:
     outputs: tuple[Value, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Unrolled:
+class Unrolled(Entity):
     """What became of one call of a block: of each of its nodes once for every iteration of the loops around it, and of
     the calls in it."""
 

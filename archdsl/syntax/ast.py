@@ -6,45 +6,40 @@ Nodes compare by content and not by position, so that `parse(format(tree)) == tr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from archdsl.diagnostics.source import Span
+from archdsl.frozen import Frozen
 
 
-@dataclass(frozen=True, kw_only=True)
-class Node:
+class Node(Frozen, kw_only=True):
     span: Span = field(compare=False, repr=False)
 
 
 # --- expressions ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Number(Node):
     """`text` is the literal as written: `50_257`, `1e-5`."""
 
     text: str
 
 
-@dataclass(frozen=True)
 class String(Node):
     value: str
 
 
-@dataclass(frozen=True)
 class Name(Node):
     """A plain name, or a dotted one: `c.decoder`, `patches.image`."""
 
     id: str
 
 
-@dataclass(frozen=True)
 class Ellipsis(Node):
     """`...`, in a shape or an index."""
 
 
-@dataclass(frozen=True)
 class Unary(Node):
     """op is one of `-` `~` `not`."""
 
@@ -52,7 +47,6 @@ class Unary(Node):
     operand: Expr
 
 
-@dataclass(frozen=True)
 class Binary(Node):
     """op is one of `+ - * / // % ** & | == != < <= > >= and or`."""
 
@@ -61,7 +55,6 @@ class Binary(Node):
     right: Expr
 
 
-@dataclass(frozen=True)
 class IfElse(Node):
     """`if condition then a else b`."""
 
@@ -70,12 +63,10 @@ class IfElse(Node):
     otherwise: Expr
 
 
-@dataclass(frozen=True)
 class List(Node):
     items: tuple[Expr, ...]
 
 
-@dataclass(frozen=True)
 class Comprehension(Node):
     """`[element for name in iterable]`."""
 
@@ -84,7 +75,6 @@ class Comprehension(Node):
     iterable: Expr
 
 
-@dataclass(frozen=True)
 class Arg(Node):
     """An argument of a call; `name` is None for one given in order."""
 
@@ -92,19 +82,16 @@ class Arg(Node):
     value: Expr
 
 
-@dataclass(frozen=True)
 class Call(Node):
     function: Expr
     args: tuple[Arg, ...]
 
 
-@dataclass(frozen=True)
 class Slice(Node):
     low: Expr | None
     high: Expr | None
 
 
-@dataclass(frozen=True)
 class Index(Node):
     """`value[item, …]`; an item is an expression, a Slice or an Ellipsis."""
 
@@ -112,7 +99,6 @@ class Index(Node):
     items: tuple[Expr, ...]
 
 
-@dataclass(frozen=True)
 class As(Node):
     """`f(x) as name`: an application with a name of its own (also a stage of a pipeline)."""
 
@@ -121,7 +107,6 @@ class As(Node):
     name_span: Span = field(compare=False, repr=False, kw_only=True)
 
 
-@dataclass(frozen=True)
 class Pipeline(Node):
     """`head -> stage -> stage`; a stage is a Name, a Call or an As around one of them."""
 
@@ -150,7 +135,6 @@ Expr = (
 # --- shapes and headers ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class TensorType(Node):
     """`token[batch, time]`; `kind` is None where only a shape is written. A dim is an expression or an Ellipsis."""
 
@@ -158,7 +142,6 @@ class TensorType(Node):
     dims: tuple[Expr, ...]
 
 
-@dataclass(frozen=True)
 class Hyper(Node):
     """A hyper-parameter: `name: kind = default`."""
 
@@ -167,7 +150,6 @@ class Hyper(Node):
     default: Expr | None
 
 
-@dataclass(frozen=True)
 class TensorParam(Node):
     """A tensor of a signature: `x: [batch, time, width] = default`."""
 
@@ -176,7 +158,6 @@ class TensorParam(Node):
     default: Expr | None
 
 
-@dataclass(frozen=True)
 class Result(Node):
     """One result of a signature; `name` is None where there is only one and it is not named."""
 
@@ -184,7 +165,6 @@ class Result(Node):
     type: TensorType
 
 
-@dataclass(frozen=True)
 class Header(Node):
     """The two lists and the results. `hypers` or `tensors` is None where that list is not written."""
 
@@ -196,7 +176,6 @@ class Header(Node):
 # --- statements ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Slot(Node):
     """`key: expr` in a body of slots."""
 
@@ -205,7 +184,6 @@ class Slot(Node):
     key_span: Span = field(compare=False, repr=False, kw_only=True)
 
 
-@dataclass(frozen=True)
 class Let(Node):
     """`let name = expr`, in a file or in a body."""
 
@@ -213,7 +191,6 @@ class Let(Node):
     value: Expr
 
 
-@dataclass(frozen=True)
 class Assign(Node):
     """`a, b = value : type`; value may be a Scan or a For."""
 
@@ -222,7 +199,6 @@ class Assign(Node):
     type: TensorType | None
 
 
-@dataclass(frozen=True)
 class Update(Node):
     """`x += value : type`."""
 
@@ -231,7 +207,6 @@ class Update(Node):
     type: TensorType | None
 
 
-@dataclass(frozen=True)
 class Param(Node):
     """`param w: type = value`, or with `buffer`."""
 
@@ -241,7 +216,6 @@ class Param(Node):
     value: Expr
 
 
-@dataclass(frozen=True)
 class Carry(Node):
     """A carried tensor of a scan: `h: type = start`."""
 
@@ -250,7 +224,6 @@ class Carry(Node):
     start: Expr
 
 
-@dataclass(frozen=True)
 class Scan(Node):
     """`scan carries for names in sequences { body }`."""
 
@@ -260,7 +233,6 @@ class Scan(Node):
     body: tuple[Statement, ...]
 
 
-@dataclass(frozen=True)
 class For(Node):
     """`for name in iterable { body }`, a statement or the value of an Assign."""
 
@@ -269,7 +241,6 @@ class For(Node):
     body: tuple[Statement, ...]
 
 
-@dataclass(frozen=True)
 class If(Node):
     """`otherwise` is empty where there is no else; `else if` is one If inside it."""
 
@@ -278,28 +249,23 @@ class If(Node):
     otherwise: tuple[Statement, ...]
 
 
-@dataclass(frozen=True)
 class Assert(Node):
     condition: Expr
     message: str | None
 
 
-@dataclass(frozen=True)
 class Assume(Node):
     condition: Expr
 
 
-@dataclass(frozen=True)
 class Return(Node):
     values: tuple[Expr, ...]
 
 
-@dataclass(frozen=True)
 class Emit(Node):
     value: Expr
 
 
-@dataclass(frozen=True)
 class Loss(Node):
     name: str
     value: Expr
@@ -311,7 +277,6 @@ Statement = Let | Assign | Update | Param | For | If | Assert | Assume | Return 
 # --- declarations -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Import(Node):
     """`import "path" as name`."""
 
@@ -319,7 +284,6 @@ class Import(Node):
     name: str | None
 
 
-@dataclass(frozen=True)
 class Body(Node):
     """What stands between the braces of a block or model, in order."""
 
@@ -330,7 +294,6 @@ class Body(Node):
         return tuple(i for i in self.items if isinstance(i, Slot))
 
 
-@dataclass(frozen=True)
 class BlockDecl(Node):
     """A `block` (or `inline block`); `body` is an expression for `block name(…) = call`."""
 
@@ -343,7 +306,6 @@ class BlockDecl(Node):
     """The comment lines right above the declaration."""
 
 
-@dataclass(frozen=True)
 class ModelDecl(Node):
     name: str
     header: Header
@@ -352,7 +314,6 @@ class ModelDecl(Node):
     doc: str = field(default="", compare=False, kw_only=True)
 
 
-@dataclass(frozen=True)
 class Variant(Node):
     """`variant name = model(hyper: value, …)`."""
 
@@ -364,7 +325,6 @@ class Variant(Node):
 Declaration = Import | Let | BlockDecl | ModelDecl | Variant
 
 
-@dataclass(frozen=True)
 class File(Node):
     declarations: tuple[Declaration, ...]
     doc: str = field(default="", compare=False, kw_only=True)

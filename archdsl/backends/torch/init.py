@@ -56,15 +56,13 @@ for module in reversed([*self.modules()]):
 # --- statements -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class InitCall(Code):
+class InitCall(Code, eq=True):
     """A call that draws a weight in place: `nn.init.zeros_(self.q.bias)`."""
 
     tree: Tree
 
 
-@dataclass(frozen=True)
-class InitLoop(Code):
+class InitLoop(Code, eq=True):
     """`for variable in iterated:`, and what is done with each."""
 
     variable: Variable

@@ -106,8 +106,7 @@ class ClassUse:
         return hash((id(self.group), self.given))
 
 
-@dataclass(frozen=True)
-class Make(Code):
+class Make(Code, eq=True):
     """`self.name = tree`."""
 
     name: str

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from archdsl.backends.torch.tree import Code, NumberLeaf, PyNode, Read, Variable, leaves, mapped, own_trees
@@ -19,7 +18,6 @@ Target = Any
 """A value of the IR, or a `tree.Variable`."""
 
 
-@dataclass(frozen=True, eq=False)
 class Bind(Code):
     """Values get what an expression gives: one, or several from its tuple."""
 
@@ -35,7 +33,6 @@ class Bind(Code):
     """The shape, where it is worth a comment."""
 
 
-@dataclass(frozen=True, eq=False)
 class Check(Code):
     """`assert test, message`."""
 
@@ -43,7 +40,6 @@ class Check(Code):
     message: str
 
 
-@dataclass(frozen=True, eq=False)
 class Put(Code):
     """`target = expr` for what is no local: an entry of `losses`."""
 
@@ -51,14 +47,12 @@ class Put(Code):
     expr: Tree
 
 
-@dataclass(frozen=True, eq=False)
 class Do(Code):
     """An expression that is evaluated for its effect."""
 
     expr: Tree
 
 
-@dataclass(frozen=True, eq=False)
 class Suite(Code):
     """Statements within others: `inputs` are bound where it begins, `outputs` are read at its end."""
 
@@ -67,7 +61,6 @@ class Suite(Code):
     outputs: tuple[Tree, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class LayerLoop(Code):
     """Iterations over layers: iteration t runs `bodies[iterations[t]]`, whose modules (`Part(name, k)`, k counted
     within the body) follow those of the iterations before it. Outputs of a body are the carried values, then what is
@@ -92,7 +85,6 @@ class LayerLoop(Code):
     """Masks read by bodies where those of other iterations read one: they need no tensor."""
 
 
-@dataclass(frozen=True, eq=False)
 class ScanLoop(Code):
     """A recurrence along axis 1 of `sequences`: the inputs of the body are the states, then a slice of each sequence;
     its outputs the next states, then what is collected in lists."""
@@ -104,7 +96,6 @@ class ScanLoop(Code):
     finals: tuple[Target, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class Conditional(Code):
     """`if test`: both arms bind the same values."""
 
@@ -115,7 +106,6 @@ class Conditional(Code):
     note: str = ""
 
 
-@dataclass(frozen=True, eq=False)
 class Leave(Code):
     """`if test: return result`."""
 

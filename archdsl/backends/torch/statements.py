@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from archdsl.backends.torch.program import Bind, Check, Do, Put, Target
@@ -11,7 +10,6 @@ from archdsl.backends.torch.tree import Code, Part, Read, leaves, mapped, nodes,
 from archdsl.ir.op import Tree
 
 
-@dataclass(frozen=True, eq=False)
 class Rebind(Code):
     """Targets get their values at once; those that are the same local already drop out when names are known."""
 
@@ -19,7 +17,6 @@ class Rebind(Code):
     exprs: tuple[Tree, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class ForLoop(Code):
     """`for targets in zip(sources)`; `range(sources)` where that is a number, counted by the target or by nothing."""
 
@@ -28,7 +25,6 @@ class ForLoop(Code):
     body: tuple[Statement, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class IfStatement(Code):
     """`if test`, with or without `else`."""
 
@@ -38,7 +34,6 @@ class IfStatement(Code):
     note: str = ""
 
 
-@dataclass(frozen=True, eq=False)
 class ReturnStatement(Code):
     """`return exprs`."""
 

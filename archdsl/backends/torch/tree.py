@@ -10,10 +10,11 @@ from __future__ import annotations
 import ast
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from typing import Any
 
+from archdsl.frozen import Entity
 from archdsl.ir.dims import Expr, Num, binary
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.op import Tree
@@ -24,8 +25,7 @@ SKIPPED = ("ctx", "kind", "type_comment", "returns", "decorator_list", "type_par
 # --- leaves and nodes -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Variable:
+class Variable(Entity):
     """A local of emitted code that is no value of the IR: what an op binds, what a loop carries or runs over.
 
     `hint` is the name it would like to have. With `state` it is what steps of decoding keep: calls that are handed it,
@@ -35,14 +35,12 @@ class Variable:
     state: bool = False
 
 
-@dataclass(frozen=True)
 class Read(Tree):
     """A read of a value of the IR, or of a `Variable`: equal if it is the same one."""
 
     value: Any
 
 
-@dataclass(frozen=True)
 class NumberLeaf(Tree):
     """A number of a block: `expr` in the block's names is how it would be spelled, `value` what it is in this block.
     With `real` it meets tensors, and a quotient of run-time sizes is no size that must be whole."""
@@ -52,21 +50,18 @@ class NumberLeaf(Tree):
     real: bool = False
 
 
-@dataclass(frozen=True)
 class HyperLeaf(Tree):
     """A static name of a block: a field of the Config, an argument, a setting `self.width`."""
 
     name: str
 
 
-@dataclass(frozen=True)
 class Axis(Tree):
     """A size that only the running model knows, by the block's name for it: `time`, or `table.0`."""
 
     name: str
 
 
-@dataclass(frozen=True)
 class Part(Tree):
     """A submodule or raw weight of the block: `self.name`, or the item `index` of the list `self.name`, or, where
     `index` is a pair, the slice of that list from the first to before the second."""
@@ -75,14 +70,12 @@ class Part(Tree):
     index: int | tuple[int, int] | None = None
 
 
-@dataclass(frozen=True)
 class Made(Tree):
     """The instance of a class that a block makes of another: see `lower.ClassUse`."""
 
     site: Any
 
 
-@dataclass(frozen=True)
 class PyNode(Tree):
     """A node of Python's grammar: its class in `ast` and that one's fields in order; constants as their text."""
 
@@ -93,7 +86,7 @@ class PyNode(Tree):
         return self.fields[fields_of(self.kind).index(name)]
 
 
-class Code:
+class Code(Entity):
     """A statement, or statements within one: a dataclass whose fields hold expressions and further code, in order."""
 
 
@@ -266,7 +259,7 @@ def mapped(x: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(x, tuple):
         return tuple(mapped(i, change) for i in x)
     if isinstance(x, Code):
-        return replace(x, **{name: mapped(i, change) for name, i in vars(x).items()})  # type: ignore[type-var]
+        return replace(x, **{name: mapped(i, change) for name, i in vars(x).items()})
     return change(x) if isinstance(x, LEAVES) else x
 
 
