@@ -596,7 +596,6 @@ class Expander(Elaborator):
         return graph, emits
 
 
-@dataclass(frozen=True)
 class _Application(ast.Call):
     """A block applied to tensors, `args` by name. Its step in the path is known when the statement has ended: the node
     has it then."""

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from archdsl.cli import app
-from archdsl.report.reference import library_page, primitives_page
-from archdsl.report.zoo_page import zoo_page
 from docs.pages import ROOT
+from docs.reference_pages import library_page, primitives_page
+from docs.zoo_page import zoo_page
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from docs.reference_pages import primitives_page
 from onnx_tools import distance, onnx_bytes, run
 
 import archdsl
 from archdsl.api import to_torch
 from archdsl.ops import registry
 from archdsl.ops.elementwise import REAL, Function
-from archdsl.report.reference import explain, primitives_page
+from archdsl.report.reference import explain
 
 SNAKE = Function(
     "snake",

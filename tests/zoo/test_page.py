@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from docs.zoo_page import short, zoo_page
 
 import archdsl
 from archdsl import resources
-from archdsl.report.zoo_page import short, zoo_page
 
 SMALL = """\
 # A net (One and Two, 1999): it | is small.

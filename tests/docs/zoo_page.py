@@ -1,7 +1,5 @@
 """`docs/zoo.md`: the zoo on one page, from the specs alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 
