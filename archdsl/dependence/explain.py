@@ -64,7 +64,7 @@ class Explainer(Paths):
             named = leak.node.span is not None and not leak.node.span.source.library and leak.node.value.name
             claimed = f"`{leak.node.value.name}`" if named else "the result"
             message = f"cannot prove that {claimed} is causal: `{leaking}` may read {what}"
-            finite = self.masked_by_a_number()
+            finite = next(iter(self.walk.finite), None)  # a large number in place of minus infinity
             if finite is not None:
                 notes.append(
                     f"scores are masked by {finite:g}: with `-inf` softmax gives what is masked no weight at all"
@@ -80,10 +80,6 @@ class Explainer(Paths):
         first = next((i for i, spot in enumerate(spots) if self.leaks(spot, leak)), len(spots) - 1)
         names = [self.label(spot, self.producer(spot)) for spot in spots]
         return spots[first], names[:first], [*names[first:], "head"]
-
-    def masked_by_a_number(self) -> float | None:
-        """A large number that scores are masked by in front of a softmax, where minus infinity is meant."""
-        return next(iter(self.walk.finite), None)
 
     def behind(self, leak: Leak) -> tuple[list[str], Spot]:
         """From the claim back to the value that leaks first; what lies on the way, in the order of the data."""

@@ -84,15 +84,12 @@ class Counts:
     def _count(self, block: Block, instances: tuple[SharedModule, ...]) -> Count:
         found = Count()
         for instance in instances:
-            self._instance(instance, found)
+            if instance.block is not None:
+                found.add(self.block(instance.block), f"{instance.path}.", 1)
+            elif instance.node is not None:
+                self._op(instance.node, found, f"{instance.path}.", 1)
         self._graph(block.graph, found)
         return found
-
-    def _instance(self, instance: SharedModule, into: Count) -> None:
-        if instance.block is not None:
-            into.add(self.block(instance.block), f"{instance.path}.", 1)
-        elif instance.node is not None:
-            self._op(instance.node, into, f"{instance.path}.", 1)
 
     def _op(self, node: OpNode, into: Count, prefix: str, times: int) -> None:
         for weight in node.weights:

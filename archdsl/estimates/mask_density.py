@@ -178,9 +178,10 @@ def _drawn(parts: Sum, queries: int, keys: int) -> int:
 
     # Of each product one of its random leaves is drawn, and of the others each is a matrix.
     products = [(sorted(leaves, key=lambda leaf: leaf[0] != "random"), times) for leaves, times in parts.items()]
+    random = {leaf for leaves in parts for leaf in leaves if leaf[0] == "random"}
     for start in range(keys - queries, keys, max(ROWS // keys, 1)):
         end = min(start + max(ROWS // keys, 1), keys)
-        draws = {leaf: _random(start, end, keys, *leaf[1]) for leaf in _randoms(parts)}
+        draws = {leaf: _random(start, end, keys, *leaf[1]) for leaf in random}
         seen: dict[tuple[Leaf, Leaf], Any] = {}
         for (first, *others), times in products:
             row, key = draws[first]
@@ -196,10 +197,6 @@ def _drawn(parts: Sum, queries: int, keys: int) -> int:
                 truth = truth & seen[first, leaf]
             found += times * int(np.count_nonzero(truth))
     return found
-
-
-def _randoms(parts: Sum) -> set[Leaf]:
-    return {leaf for leaves in parts for leaf in leaves if leaf[0] == "random"}
 
 
 def _truth(leaf: Leaf, query: Integers, key: Integers) -> Any:

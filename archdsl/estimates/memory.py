@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 from pydantic import BaseModel
 
@@ -33,7 +33,6 @@ from archdsl.passes.decode import ALL, CacheSpec, DecodePlan, planned
 from archdsl.passes.flatten import FlatNode, FlatOp, FlatScan
 
 Optimizer = Literal["sgd", "sgd-momentum", "adam", "adamw", "adamw8bit", "adafactor", "muon"]
-OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 
 SMALLEST_8BIT, BLOCK_8BIT, CODES_8BIT = 4096, 256, 256
 """Of `adamw8bit` (Dettmers et al., 2022, section 2; as bitsandbytes 0.50 has it): tensors with fewer numbers keep

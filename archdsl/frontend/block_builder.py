@@ -182,6 +182,7 @@ class BlockBuilder(Decisions):
         """Which level a value was made on: it can be read there and further in."""
         self.contexts: dict[Hashable, Context] = {}
         self.demand_of: dict[int, Capture] = {}
+        """How another frame may ask for the same value; none for a value of this block alone."""
         self.made: dict[Hashable, Value] = {}
         self.first_of: dict[Hashable, list[Num]] = {}
         """The numbers of what is made once, as they were spelled first."""
@@ -411,10 +412,6 @@ class BlockBuilder(Decisions):
             return None
         levels = [self._level(i) for i in demand.inputs if i is not None and not isinstance(i, Num)]
         return max((n for n in levels if n is not None), default=None)
-
-    def demand_for(self, value: Value) -> Capture | None:
-        """How another frame may ask for the same value; None for a value of this block alone."""
-        return self.demand_of.get(id(value))
 
     # --- shared instances ---
 

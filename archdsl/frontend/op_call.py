@@ -178,7 +178,7 @@ class OpCall:
         frame = self.frame
         demands: list[Any] = []
         for value in inputs:
-            demand = frame.demand_for(value) if isinstance(value, Value) else value
+            demand = frame.demand_of.get(id(value)) if isinstance(value, Value) else value
             if isinstance(value, Value) and demand is None:
                 # It reads a tensor of this block: as far out as that tensor is.
                 depth = max(frame.level_of[id(v)] for v in inputs if isinstance(v, Value))

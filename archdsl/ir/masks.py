@@ -92,7 +92,6 @@ TENSOR_RULES = ("keys", "queries", "same", "padding", "documents")
 KEY_RULES = ("full", "prefix", "keys", "padding")
 
 FULL = Mask("full")
-CAUSAL = Mask("causal")
 
 
 def both(a: Mask, b: Mask) -> Mask:

@@ -146,7 +146,7 @@ def static_key(value: Any) -> Hashable:
     if isinstance(value, BlockValue):
         return (
             "template",
-            id(_identity(value.target)),
+            id(value.target.node if isinstance(value.target, Declared) else value.target),
             tuple((k, static_key(v)) for k, v in value.args.items()),
             value.label,
         )
@@ -195,10 +195,6 @@ def counts_of(pattern: Pattern) -> Iterator[RepeatedPattern]:
     elif isinstance(pattern, JoinedPattern):
         for part in pattern.parts:
             yield from counts_of(part)
-
-
-def _identity(target: Any) -> Any:
-    return target.node if isinstance(target, Declared) else target
 
 
 def instantiate(value: Any, names: Mapping[str, Expr]) -> Any:

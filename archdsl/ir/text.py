@@ -219,14 +219,10 @@ class _BlockPrinter:
             if instance.node is not None:
                 lines += self._weights(instance.node.weights, "    ")
         lines += self._graph(block.graph, "  ")
-        returned = [
-            self._result(name, value) for name, value in zip(block.result_names, block.graph.outputs, strict=False)
-        ]
+        results = zip(block.result_names, block.graph.outputs, strict=False)
+        returned = [f"{name}: {self.use(value)}" if name else self.use(value) for name, value in results]
         lines += [f"  return {', '.join(returned)}", "}", ""]
         return "\n".join(lines)
-
-    def _result(self, name: str | None, value: Value | None) -> str:
-        return f"{name}: {self.use(value)}" if name else self.use(value)
 
     def typed(self, value: Value) -> str:
         kind = "" if value.dtype == "float" else value.dtype

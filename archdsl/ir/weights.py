@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 from archdsl.diagnostics.source import Span
 from archdsl.ir.graph import Block, CallNode, Model, OpNode, ParamNode, Weight
-from archdsl.ir.static import SharedModule
 from archdsl.ir.walk import modules
 
 
@@ -59,7 +58,10 @@ def shape_of(weight: Weight) -> tuple[int, ...]:
 
 def _of_block(block: Block, prefix: str, owner: bool = True) -> Iterator[WeightInfo]:
     for instance in block.instances if owner else ():
-        yield from _of_instance(instance, block, prefix)
+        if instance.block is not None:
+            yield from _of_block(instance.block, f"{prefix}{instance.path}.")
+        elif instance.node is not None:
+            yield from _of_op(instance.node, block, f"{prefix}{instance.path}.")
     for node, step in modules(block.graph):
         if isinstance(node, CallNode):
             # Of a block that a scan has split in two, the part that takes the steps owns what is shared.
@@ -68,13 +70,6 @@ def _of_block(block: Block, prefix: str, owner: bool = True) -> Iterator[WeightI
             yield from _of_op(node, block, f"{prefix}{step}.")
         else:
             yield WeightInfo(prefix + step, shape_of(node.weight), node.weight, block, node, node.span)
-
-
-def _of_instance(instance: SharedModule, owner: Block, prefix: str) -> Iterator[WeightInfo]:
-    if instance.block is not None:
-        yield from _of_block(instance.block, f"{prefix}{instance.path}.")
-    elif instance.node is not None:
-        yield from _of_op(instance.node, owner, f"{prefix}{instance.path}.")
 
 
 def _of_op(node: OpNode, block: Block, prefix: str) -> Iterator[WeightInfo]:

@@ -20,15 +20,11 @@ WHOLE = "a size must be a whole number"
 
 def format_number(n: Num) -> str:
     """A number as it was written, with what it is: `4 * width = 3072`."""
-    number = format_decimal(n)
+    # 1.5, not 3/2
+    number = f"{float(n.value):g}" if isinstance(n.value, Fraction | float) else str(n)
     text = expr_text(n.expr) if not any("." in x for x in free_names(n.expr)) else number
     written = isinstance(n.expr, Lit) or text.replace("_", "") == number
     return text if written or not n.static else f"{text} = {number}"
-
-
-def format_decimal(n: Num) -> str:
-    """A number as a decimal: `1.5`, not `3/2`."""
-    return f"{float(n.value):g}" if isinstance(n.value, Fraction | float) else str(n)
 
 
 def dim_words(text: str, n: Num) -> str:

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from archdsl.ir.paths import starred
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
@@ -369,7 +371,7 @@ def files_view(files: OnnxFiles, spec: Sequence[str], dtype: str, quantize: str 
     if quantize is not None:
         few, rest = sum(files.quantized.values()), sum(files.plain.values())
         share = f"{len(files.quantized):,} weight matrices, {few:,} of {few + rest:,} parameters"
-        yield f"{quantize}: {share}; in {dtype}: {', '.join(_kinds(files.plain)) or 'nothing'}"
+        yield f"{quantize}: {share}; in {dtype}: {', '.join(dict.fromkeys(map(starred, files.plain))) or 'nothing'}"
     if files.remark:
         yield files.remark
 
@@ -390,11 +392,6 @@ def import_view(report: ImportReport) -> Iterator[RenderableType]:
     if report.difference is not None:
         table.add_row("difference", f"{report.difference:.1e} of the largest logit of transformers'")
     yield table
-
-
-def _kinds(paths: Iterable[str]) -> list[str]:
-    """Paths that differ in their numbers alone, once each: `blocks.*.norm.weight`."""
-    return list(dict.fromkeys(".".join("*" if s.isdecimal() else s for s in p.split(".")) for p in paths))
 
 
 def _tensors(report: RunReport | OnnxRunReport) -> Table:

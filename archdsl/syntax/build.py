@@ -166,10 +166,6 @@ def _if(kids: Kids, span: Span) -> ast.If:
     return ast.If(kids[0], kids[1], (otherwise,) if type(otherwise) is ast.If else otherwise, span=span)
 
 
-def _scan(kids: Kids, span: Span) -> ast.Scan:
-    return ast.Scan(tuple(kids[:-3]), kids[-3], kids[-2], kids[-1], span=span)
-
-
 # --- expressions --------------------------------------------------------------------------------------------------
 
 
@@ -194,10 +190,6 @@ def reserved(word: str, span: Span) -> ArchError:
         span,
         help=f"choose another name, such as `{word}_` or a longer one",
     )
-
-
-def _arg(kids: Kids, span: Span) -> ast.Arg:
-    return ast.Arg(kids[0].text if len(kids) > 1 else None, kids[-1], span=span)
 
 
 def _slice(kids: Kids, span: Span) -> ast.Slice:
@@ -237,7 +229,7 @@ BUILDERS: dict[str, Builder] = {
     "names": lambda kids, span: tuple(token.text for token in kids),
     "if": _if,
     "for": _node(ast.For),
-    "scan": _scan,
+    "scan": lambda kids, span: ast.Scan(tuple(kids[:-3]), *kids[-3:], span=span),
     "carry": _node(ast.Carry),
     "sequences": lambda kids, span: tuple(kids),
     "if_else": _node(ast.IfElse),
@@ -255,7 +247,7 @@ BUILDERS: dict[str, Builder] = {
     "unary": _node(ast.Unary),
     "power": _binary,
     "call": _node(ast.Call, 1),
-    "arg": _arg,
+    "arg": lambda kids, span: ast.Arg(kids[0].text if len(kids) > 1 else None, kids[-1], span=span),
     "index": _node(ast.Index, 1),
     "slice": _slice,
     "list": _node(ast.List, 0),

@@ -212,24 +212,12 @@ def _fans(d: Drawn) -> Num:
     return binary("+", d.fan_in, d.fan_out)
 
 
-def _constant(value: int) -> Callable[[Drawn], Law]:
-    return lambda d: Constant(num(value))
-
-
-def _normal(d: Drawn) -> Law:
-    return Normal(d.numbers["mean"], d.numbers["std"])
-
-
 def _xavier(d: Drawn) -> Law:
     gain = d.numbers["gain"]
     return Uniform(_times(gain, _sqrt(binary("/", num(6), _fans(d)))), d.named("xavier_uniform_"), gain)
 
 
-def _xavier_normal(d: Drawn) -> Law:
-    return _xavier_by(d.numbers["gain"], d)
-
-
-def _xavier_by(gain: Num, d: Drawn) -> Law:
+def _xavier_normal(d: Drawn, gain: Num) -> Law:
     return Normal(num(0), _times(gain, _sqrt(binary("/", num(2), _fans(d)))), d.named("xavier_normal_"), gain)
 
 
@@ -256,18 +244,18 @@ def _deepnorm(d: Drawn) -> Law:
     if d.weight.kind == "embedding":
         return Normal(num(0), num(Fraction(1, 50)))
     beta = binary("**", _times(num(8), d.numbers["layers"]), num(Fraction(-1, 4)))
-    return _xavier_by(num(1) if d.place.query_key else beta, d)
+    return _xavier_normal(d, num(1) if d.place.query_key else beta)
 
 
 RULES: dict[str, Callable[[Drawn], Law]] = {
-    "zeros": _constant(0),
-    "ones": _constant(1),
+    "zeros": lambda d: Constant(num(0)),
+    "ones": lambda d: Constant(num(1)),
     "constant": lambda d: Constant(d.numbers["value"]),
-    "normal": _normal,
+    "normal": lambda d: Normal(d.numbers["mean"], d.numbers["std"]),
     "truncated_normal": lambda d: TruncatedNormal(d.numbers["std"], d.numbers["limit"]),
     "uniform": lambda d: Uniform(d.numbers["bound"]),
     "xavier": _xavier,
-    "xavier_normal": _xavier_normal,
+    "xavier_normal": lambda d: _xavier_normal(d, d.numbers["gain"]),
     "kaiming": _kaiming,
     "kaiming_normal": _kaiming_normal,
     "orthogonal": lambda d: Orthogonal(d.numbers["gain"]),

@@ -357,7 +357,8 @@ class Builder:
             for atom, power in monomial:
                 base = self.symbol(atom.name) if isinstance(atom, Symbol) else self._rounded(atom)
                 for _ in range(power):
-                    term = base if isinstance(term, int) and term == 1 else self.add("Mul", _tensor_first(base, term))
+                    sides = [base, term] if isinstance(term, int) else [term, base]
+                    term = base if isinstance(term, int) and term == 1 else self.add("Mul", sides)
             if isinstance(term, int):
                 term = self.constant(np.array([term], np.int64), "int")
             total = term if total is None else self.add("Add", [total, term])
@@ -433,10 +434,6 @@ def subgraphs(node: ir.Node) -> list[ir.Graph]:
 def all_nodes(nodes: Iterable[ir.Node]) -> list[ir.Node]:
     """The nodes, and those of their bodies."""
     return [inner for node in nodes for inner in (node, *(n for g in subgraphs(node) for n in all_nodes(g)))]
-
-
-def _tensor_first(base: ir.Value, term: Any) -> list[Any]:
-    return [base, term] if isinstance(term, int) else [term, base]
 
 
 def _told(name: str, value: Any) -> Any:

@@ -300,13 +300,10 @@ def _thawed(x: Any, leaf: Callable[[Any], str]) -> Any:
     if x.kind == "UnaryOp" and getattr(x.fields[1], "kind", "") == "BinOp" and x.fields[1].fields[1].kind == "Pow":
         # `-(x**2)`: formatters want the parentheses that `ast.unparse` leaves out
         return ast.UnaryOp(_thawed(x.fields[0], leaf), ast.Name(f"({unparse(x.fields[1], leaf)})"))
-    if x.kind == "Call" and len(x.fields[1]) == 1 and not x.fields[2] and x.fields[1][0] == _generator(x.fields[1][0]):
+    alone = x.kind == "Call" and len(x.fields[1]) == 1 and not x.fields[2]
+    if alone and getattr(x.fields[1][0], "kind", "") == "GeneratorExp":
         return ast.Name(unparse(x.fields[0], leaf) + unparse(x.fields[1][0], leaf))  # its own parentheses are enough
     return getattr(ast, x.kind)(**dict(zip(fields_of(x.kind), (_thawed(i, leaf) for i in x.fields), strict=True)))
-
-
-def _generator(x: Any) -> Any:
-    return x if isinstance(x, PyNode) and x.kind == "GeneratorExp" else None
 
 
 def literal(text: str) -> str:
