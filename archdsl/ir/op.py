@@ -485,6 +485,8 @@ class Primitive:
     """Whether a block is split in two where this op, inside it, is the same in every step of a scan."""
     noisy: ClassVar[bool] = False
     """Whether it draws random numbers in training: one use of it does not stand for several."""
+    neutral: ClassVar[tuple[str, int] | None] = None
+    """An option, and the number with which the op changes nothing."""
     keeps_branch: ClassVar[bool] = False
     """Whether a residual branch still ends where it ended before: numbers are only scaled, dropped, cast or moved."""
     keeps_projection: ClassVar[bool] = False
@@ -593,7 +595,9 @@ class Primitive:
         return cls.weights is not Primitive.weights or cls.build is not Primitive.build
 
     def build(self, call: Application) -> Sequence[Value]:
-        """What an application becomes in the graph; by default one node."""
+        """What an application becomes in the graph; by default one node, or its input where it is `neutral`."""
+        if self.neutral is not None and call.is_number(call.size(self.neutral[0]), self.neutral[1]):
+            return (call.tensor(0),)
         return call.node()
 
     def rotated_pairs(self, node: OpNode) -> str:

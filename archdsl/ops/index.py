@@ -280,11 +280,9 @@ class Roll(AxisOp):
 
     passes = 0
     expression = "{0}.roll({by}, dims={axis})"
+    neutral = ("by", 0)
     signature = "roll(by: int = 1, axis: int = 1)(x: [...]) -> [...]"
     examples = shown("x -> roll", "x -> roll(-2)", "x -> roll(3, axis: -1)")
-
-    def build(self, call: Application) -> Sequence[Value]:
-        return (call.tensor(0),) if call.is_number(call.size("by"), 0) else call.node()
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis, by = axis_index(node), number(node, "by")
@@ -317,6 +315,7 @@ class Shift(Primitive):
     `fill`."""
 
     passes = 0
+    neutral = ("by", 0)
     signature = "shift(by: int = 1, axis: int = 1, fill: number = 0)(x: [...]) -> [...]"
     examples = shown(
         "x -> shift",
@@ -338,9 +337,6 @@ class Shift(Primitive):
         demand_filling(call, "fill")
         far = by if call.holds(">=", by, 0) else binary("-", num(0), by)
         demand_at_most(call, far, call.shape(0)[axis], "`shift` goes by no more positions than there are")
-
-    def build(self, call: Application) -> Sequence[Value]:
-        return (call.tensor(0),) if call.is_number(call.size("by"), 0) else call.node()
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis = axis_index(node)

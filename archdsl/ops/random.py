@@ -7,7 +7,7 @@ from typing import Any
 
 from archdsl.ir.cost import Amount, elements
 from archdsl.ir.dims import Shape
-from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.graph import OpNode
 from archdsl.ir.op import Application, OnnxScope, Primitive, Saved, TorchScope, Tree, shown
 from archdsl.ir.static import Scheme
 from archdsl.ops._common import equals, number, numbers_in
@@ -20,12 +20,10 @@ class Dropout(Primitive):
     noisy = True
     by_rows = True
     passes = 0
+    neutral = ("rate", 0)
     signature = "dropout(rate: rate)(x: float[...]) -> [...]"
     mixes = False
     examples = shown("x -> dropout(0.1)", "(x -> dropout(0)) + 1")
-
-    def build(self, call: Application) -> Sequence[Value]:
-        return (call.tensor(0),) if call.is_number(call.size("rate"), 0) else call.node()
 
     def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
         return 0.0 if known[0] == 0 else None

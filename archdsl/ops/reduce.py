@@ -167,9 +167,6 @@ class ArgMax(Primitive):
     signature = "argmax(axis: int = -1, keep: bool = false)(x: number[...]) -> int[...]"
     examples = (Example("x -> argmax", gradients=False), Example("x -> argmax(axis: 1, keep: true)", gradients=False))
 
-    def check(self, call: Application) -> None:
-        axis_of(self, call)
-
     def shapes(self, call: Application) -> Sequence[Shape]:
         axis, shape = axis_of(self, call), call.shape(0)
         return (replaced(shape, axis, num(1)) if call.options["keep"] else (*shape[:axis], *shape[axis + 1 :]),)

@@ -67,10 +67,6 @@ class Transpose(Moving):
     moves_axes = True
     examples = shown("x -> transpose(1, 2)", "x -> transpose(0, -1)", "(x -> transpose(2, -1)) * 2")
 
-    def check(self, call: Application) -> None:
-        axis_of(self, call, "a")
-        axis_of(self, call, "b")
-
     def build(self, call: Application) -> Sequence[Value]:
         return (call.tensor(0),) if axis_of(self, call, "a") == axis_of(self, call, "b") else call.node()
 
@@ -179,9 +175,6 @@ class Unsqueeze(Moving):
     signature = "unsqueeze(axis: int)(x: [...]) -> [...]"
     examples = shown("x -> unsqueeze(1)", "x -> unsqueeze(-1)", "x -> unsqueeze(0)  # x: [5]")
 
-    def check(self, call: Application) -> None:
-        axis_of(self, call, rank=len(call.shape(0)) + 1)
-
     def shapes(self, call: Application) -> Sequence[Shape]:
         shape = call.shape(0)
         axis = axis_of(self, call, rank=len(shape) + 1)
@@ -204,6 +197,7 @@ class Expand(Moving):
 
     moves = True
     positional = True
+    neutral = ("size", 1)
     signature = "expand(axis: int, size: size)(x: [...]) -> [...]"
     examples = shown("x -> expand(1, 4)  # x: [2, 1, 5, 8]", "x -> unsqueeze(-1) -> expand(-1, 3)")
 
@@ -214,9 +208,6 @@ class Expand(Moving):
             "`expand` needs",
             "`repeat` and `tile` repeat axes of any size; `unsqueeze(axis)` makes a new one of size 1",
         )
-
-    def build(self, call: Application) -> Sequence[Value]:
-        return (call.tensor(0),) if call.is_number(call.size("size"), 1) else call.node()
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         return (replaced(call.shape(0), axis_of(self, call), call.size("size")),)
@@ -240,12 +231,10 @@ class Repeating(Primitive):
     """An axis of `times` as many positions."""
 
     passes = 0
+    neutral = ("times", 1)
 
     def check(self, call: Application) -> None:
         axis_of(self, call)
-
-    def build(self, call: Application) -> Sequence[Value]:
-        return (call.tensor(0),) if call.is_number(call.size("times"), 1) else call.node()
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         axis = axis_of(self, call)
@@ -889,6 +878,7 @@ class Chunk(Cutting):
     """An axis cut into equal parts: as many results as parts."""
 
     expression = "{0}.chunk({parts}, dim={axis})"
+    neutral = ("parts", 1)
     signature = "chunk(parts: size, axis: int = -1)(x: [...]) -> [...]"
     examples = (
         Example("b, a", statements="a, b = x -> chunk(2)"),
@@ -905,9 +895,6 @@ class Chunk(Cutting):
             )
         call.fixed(parts)
         call.condition("%", size, parts, "`chunk` cuts into equal parts")
-
-    def build(self, call: Application) -> Sequence[Value]:
-        return (call.tensor(0),) if call.is_number(call.size("parts"), 1) else call.node()
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         axis, parts = axis_of(self, call), call.size("parts")
