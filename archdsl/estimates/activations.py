@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field
 
 from archdsl.estimates.dtypes import Dtype, width
 from archdsl.estimates.flops import demand_sizes, sizes_at
-from archdsl.estimates.kernels import Cut, Sized, Whole, is_view, viewed
+from archdsl.estimates.kernels import Cut, Sized, is_view, viewed
 from archdsl.ir.cost import Cost, elements, whole_at
 from archdsl.ir.graph import CallNode, Input, Model, OpNode, Value
 from archdsl.ir.op import Saved
@@ -181,7 +181,7 @@ class Saving(Sized):
         cut: Cut | None = None,
         scores: bool = False,
     ) -> None:
-        super().__init__(sizes, dtype, cut or Whole())
+        super().__init__(sizes, dtype, cut or Cut())
         self.scores = scores
         self.wants = wanting(graph) if wants is None else wants
         self.makers: dict[Value, FlatNode] = {v: n for n in walk(graph) for v in n.outputs}

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from archdsl.estimates.dtypes import Dtype, width
@@ -52,43 +51,29 @@ class Kernel:
     """Whether it multiplies pairs of queries and keys."""
 
 
-class Cut(Protocol):
-    """How a model is spread over devices, as far as one of them asks: by how much its own share is smaller."""
+class Cut:
+    """How a model is spread over devices, as far as one of them asks: by how much its own share is smaller. Here one
+    device has everything."""
 
     def share(self, value: Value) -> float:
         """Of a tensor."""
+        return 1
 
     def held(self, weight: FlatWeight) -> float:
         """Of a weight."""
+        return 1
 
     def work(self, node: FlatNode) -> int:
         """Of what an op computes."""
+        return 1
 
     def rows(self, node: FlatOp) -> int:
         """Of the rows that the experts of an op are given."""
+        return 1
 
     @property
     def senders(self) -> int:
         """How many devices send rows to the experts that a device holds."""
-
-
-class Whole:
-    """One device has everything."""
-
-    def share(self, value: Value) -> float:
-        return 1
-
-    def held(self, weight: FlatWeight) -> float:
-        return 1
-
-    def work(self, node: FlatNode) -> int:
-        return 1
-
-    def rows(self, node: FlatOp) -> int:
-        return 1
-
-    @property
-    def senders(self) -> int:
         return 1
 
 
@@ -103,7 +88,7 @@ def kernels(
 ) -> list[Kernel]:
     """Every op of a model's graph at these sizes; with a `plan`, of one step of decoding, where the graph is its
     `step`."""
-    return list(_KernelWalk(sizes, dtype, fused, plan, cut or Whole()).graph(graph, 1.0, 1.0, None))
+    return list(_KernelWalk(sizes, dtype, fused, plan, cut or Cut()).graph(graph, 1.0, 1.0, None))
 
 
 _VIEWS: WeakKeyDictionary[OpNode, bool] = WeakKeyDictionary()
@@ -330,7 +315,7 @@ class _KernelWalk(Sized):
         return sum(2 * self.bytes(Value(s.shape, s.dtype, s.name)) for s in carry.states)
 
 
-class _Held(Whole):
+class _Held(Cut):
     """Within experts: rows were cut before, weights as ever."""
 
     def __init__(self, cut: Cut) -> None:

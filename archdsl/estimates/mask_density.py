@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.ir.cost import Pairs
 from archdsl.ir.dims import Num, Poly, Value, add, div, evaluate, mul
-from archdsl.ir.masks import TENSOR_RULES, Mask
+from archdsl.ir.masks import TENSOR_RULES, Mask, holds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -193,28 +193,12 @@ def _drawn(parts: Sum, queries: int, keys: int) -> int:
                         of_leaf[draws[leaf]] = True
                         seen[first, leaf] = of_leaf[row, key]
                     else:
-                        seen[first, leaf] = _truth(leaf, row + start, key)
+                        rule, numbers = leaf  # `rows` are the first queries, as `prefix` the first keys
+                        pair = (0, row + start) if rule == "rows" else (row + start, key)
+                        seen[first, leaf] = holds("prefix" if rule == "rows" else rule, numbers, *pair)
                 truth = truth & seen[first, leaf]
             found += times * int(np.count_nonzero(truth))
     return found
-
-
-def _truth(leaf: Leaf, query: Integers, key: Integers) -> Any:
-    """The truth values of a leaf for each of those pairs."""
-    rule, numbers = leaf
-    match rule:
-        case "causal":
-            return key <= query
-        case "window":
-            return abs(query - key) < numbers[0]
-        case "chunked":
-            return query // numbers[0] == key // numbers[0]
-        case "prefix":
-            return key < numbers[0]
-        case "rows":
-            return query < numbers[0]
-    assert rule == "strided", rule
-    return (query - key) % numbers[0] == 0
 
 
 # --- random keys ------------------------------------------------------------------------------------------------------

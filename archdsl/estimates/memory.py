@@ -22,7 +22,7 @@ from archdsl.estimates.activations import Event, Measured, StepMemory
 from archdsl.estimates.activations import estimate as step_of
 from archdsl.estimates.dtypes import BYTES, Dtype, width
 from archdsl.estimates.flops import EstimateReport, demand_sizes, sizes_at
-from archdsl.estimates.kernels import Cut, Whole
+from archdsl.estimates.kernels import Cut
 from archdsl.estimates.params import output_projections
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.graph import Model, Value, Weight
@@ -353,7 +353,7 @@ class _Kept:
 def _kept(steps: DecodePlan, sizes: Mapping[str, int], dtype: Dtype) -> Iterator[KeptMemory]:
     """What a step takes in and hands on, tensors that are alike together."""
     counts: dict[_Kept, int] = {}
-    for tensor in decode_tensors(steps, sizes, Whole()):
+    for tensor in decode_tensors(steps, sizes, Cut()):
         tensor = replace(tensor, path=starred(tensor.path))
         counts[tensor] = counts.get(tensor, 0) + 1
     for t, count in counts.items():

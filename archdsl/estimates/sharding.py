@@ -26,6 +26,7 @@ from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.activations import Saving, StepWalk, inputs_of, objective, recomputed_layers
 from archdsl.estimates.dtypes import BYTES, Dtype, Low, width
 from archdsl.estimates.flops import demand_sizes, sizes_at
+from archdsl.estimates.kernels import Cut
 from archdsl.estimates.memory import Optimizer, Tensor, optimizer_states, step_temporaries
 from archdsl.estimates.mesh import Mesh, divisors, nearest_divisors, one_of
 from archdsl.ir.dims import Poly, expr_text, free_names
@@ -178,8 +179,8 @@ class StepPlan:
 # --- what a rank has --------------------------------------------------------------------------------------------------
 
 
-class Shares:
-    """What a rank of a mesh has of a graph of a model: what `archdsl.estimates.kernels.Cut` asks."""
+class Shares(Cut):
+    """What a rank of a mesh has of a graph of a model."""
 
     def __init__(self, model: Model, graph: FlatGraph, mesh: Mesh, *, sequence_parallel: bool = False) -> None:
         self.graph, self.mesh, self.sequence_parallel = graph, mesh, sequence_parallel and mesh.tp > 1

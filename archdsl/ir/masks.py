@@ -7,9 +7,9 @@ adds nothing (`full & m` is m).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from archdsl.ir.dims import Expr, Num, Poly
 
@@ -207,23 +207,26 @@ def sees(mask: Mask, query: int, key: int) -> bool | None:
         return True
     if mask.rule not in RULES or mask.rule == "random" or any(not isinstance(n.value, int) for n in mask.numbers):
         return None
-    first, second = (*(int(n) for n in mask.numbers), 0, 0)[:2]
-    match mask.rule:
+    return mask.rule == "full" or bool(holds(mask.rule, [int(n) for n in mask.numbers], query, key))
+
+
+def holds(rule: str, numbers: Sequence[int], query: Any, key: Any) -> Any:
+    """Whether a rule of positions lets a query see a key; of arrays of positions, for each of them."""
+    match rule:
         case "causal":
             return key <= query
         case "window":
-            return abs(query - key) < first
+            return abs(query - key) < numbers[0]
         case "chunked":
-            return query // first == key // first
+            return query // numbers[0] == key // numbers[0]
         case "prefix":
-            return key < first
+            return key < numbers[0]
         case "global":
-            return query < first or key < first
+            return (query < numbers[0]) | (key < numbers[0])
         case "strided":
-            return (query - key) % first == 0
-        case "dilated":
-            return abs(query - key) < first * second and (query - key) % second == 0
-    return True
+            return (query - key) % numbers[0] == 0
+    assert rule == "dilated", rule
+    return (abs(query - key) < numbers[0] * numbers[1]) & ((query - key) % numbers[1] == 0)
 
 
 def _number(n: Num, offset: int) -> int | None:
