@@ -236,9 +236,7 @@ class Witness(Paths):
             yield self.input(spot, node, i), position
 
     def input(self, spot: Spot, node: OpNode, i: int) -> Spot:
-        value = node.inputs[i]
-        assert isinstance(value, Value)
-        return Spot(spot.frames, spot.run, value)
+        return Spot(spot.frames, spot.run, node.tensor(i))
 
     def position(self, given: object, reads: Reads, output: Value, index: Index) -> Index | None:
         """The element of an input that an op reads for one of its output, the latest; None where there is none."""

@@ -257,8 +257,7 @@ class Saving(Sized):
     def with_rows(self, node: FlatOp, inner: FlatGraph, ask: Callable[[Iterable[FlatNode]], Kept]) -> Kept:
         """Ask about a block that an op applies to rows, each going to `active` of its copies: the rows that a device
         is sent."""
-        x = node.inputs[0]
-        assert isinstance(x, Value)
+        x = node.tensor(0)
         assert node.node.active is not None
         around, numbers = self.sizes, self.numbers
         rows = self.elements(x) // int(x.shape[-1]) * int(node.node.active)

@@ -307,8 +307,7 @@ class _Backwards:
 
     def experts(self, node: OpNode, call: CallNode, reached: bool, back: _Back, into: Work, path: str) -> None:
         """A block of the primitive's own, which every row of its input goes through `active` times."""
-        x = node.inputs[0]
-        assert isinstance(x, Value)
+        x = node.tensor(0)
         assert node.active is not None
         inner = self.gradients.called(call, [back.run.fact(x)], back.run)
         work = self.called(call, inner, [reached] * len(call.outputs), (None,), back)

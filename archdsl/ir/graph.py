@@ -95,7 +95,19 @@ class Weight(Entity):
 Input = Value | Num | None
 
 
-class OpNode(Entity):
+class Reading:
+    """What has inputs."""
+
+    inputs: tuple[Input, ...]
+
+    def tensor(self, i: int) -> Value:
+        """Input i, a tensor."""
+        value = self.inputs[i]
+        assert isinstance(value, Value), (self, i)
+        return value
+
+
+class OpNode(Reading, Entity):
     """One use of a primitive. `options` are static; `name` is its step in the path of names, if it has weights."""
 
     op: Primitive

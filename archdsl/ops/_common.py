@@ -106,12 +106,6 @@ def number(node: OpNode, option: str) -> Num:
     return value
 
 
-def first_input(node: OpNode) -> Value:
-    value = node.inputs[0]
-    assert isinstance(value, Value), node.op.name
-    return value
-
-
 def tensor_inputs(use: OpNode | Application, *which: int) -> tuple[Value, ...]:
     """Return inputs by their number, tensors."""
     found = [use.inputs[i] for i in which]
@@ -128,12 +122,12 @@ def number_inputs(use: OpNode | Application, *which: int) -> tuple[Num, ...]:
 
 def axis_index(node: OpNode, option: str = "axis", rank: int | None = None) -> int:
     """The axis of a node whose options were checked, counted from 0."""
-    return int(number(node, option)) % (first_input(node).rank if rank is None else rank)
+    return int(number(node, option)) % (node.tensor(0).rank if rank is None else rank)
 
 
 def from_right(node: OpNode, option: str = "axis", rank: int | None = None) -> int:
     """The same counted from the right, as the language writes it: -1 is the last."""
-    return axis_index(node, option, rank) - (first_input(node).rank if rank is None else rank)
+    return axis_index(node, option, rank) - (node.tensor(0).rank if rank is None else rank)
 
 
 def written(node: OpNode, option: str = "axis") -> int:
@@ -251,7 +245,7 @@ class AxisOp(Primitive):
         axis_of(self, call)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        return (own_but(first_input(node).rank, axis_index(node)),)
+        return (own_but(node.tensor(0).rank, axis_index(node)),)
 
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
         return None if len(cut) > 1 or cut[0] is None or cut[0] == axis_index(node) else Parts(cut[0])

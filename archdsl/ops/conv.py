@@ -25,7 +25,7 @@ from archdsl.ir.op import (
     shown,
 )
 from archdsl.ir.static import ListValue, format_value
-from archdsl.ops._common import equals, first_input, number
+from archdsl.ops._common import equals, number
 from archdsl.ops._onnx import END, with_kernel
 
 Options = Mapping[str, Any]
@@ -202,7 +202,7 @@ class Sliding(Primitive):
         return (tuple(shape),)
 
     def reads_along(self, node: OpNode, found: Sequence[At], channels: At | None) -> Sequence[Reads]:
-        rank = first_input(node).rank
+        rank = node.tensor(0).rank
         reads: list[At | None] = [same(i) for i in range(rank)]
         for axis, at in zip(self.axes(rank), found, strict=True):
             reads[axis] = at
@@ -212,7 +212,7 @@ class Sliding(Primitive):
     def onnx_applied(self, node: OpNode, g: OnnxScope, function: Callable[[Any], Any], x: Any = None) -> Any:
         """`function` of the input (or of `x`) in the order of axes of ONNX, [batch, channels, time], and the way
         back."""
-        x, rank = with_kernel(g, g.arg(0) if x is None else x), first_input(node).rank
+        x, rank = with_kernel(g, g.arg(0) if x is None else x), node.tensor(0).rank
         if self.spatial == 2:
             return function(x)
         lead = g.Shape(x, start=0, end=rank - 2) if rank > 3 else None
@@ -258,7 +258,7 @@ class Sliding(Primitive):
         more = {**settings, **setting("groups", [number(node, "groups")], 1)}
         if not node.options["bias"]:
             more["bias"] = False
-        sizes = (self.channels(first_input(node).shape), number(node, "features"), joined(kernel))
+        sizes = (self.channels(node.tensor(0).shape), number(node, "features"), joined(kernel))
         return e.py(f"nn.{cls}{self.spatial}d({{*sizes}}, {{**more}})", sizes=sizes, more=more)
 
 
@@ -308,7 +308,7 @@ class Windowed(Sliding):
         return [w.count(n) for w, n in zip(self.windows(call.options), self.lengths(call.shape(0)), strict=True)]
 
     def reads_of_windows(self, node: OpNode, channels: At | None) -> Sequence[Reads]:
-        axes = self.axes(first_input(node).rank)
+        axes = self.axes(node.tensor(0).rank)
         return self.reads_along(
             node, [w.reads(a) for w, a in zip(self.windows(node.options), axes, strict=True)], channels
         )
@@ -354,7 +354,7 @@ class Convolution(Windowed):
 
     def states(self, node: OpNode) -> Sequence[State]:
         """Of windows that end at the own position: the positions before it."""
-        x, window = first_input(node), self.windows(node.options)[0]
+        x, window = node.tensor(0), self.windows(node.options)[0]
         axis, reach = x.rank - 2, int(window.reach)
         causal = equals(window.stride, 1) and equals(window.after, 0) and int(window.before) == reach
         if self.spatial != 1 or not causal or not reach or axis == 0:
@@ -362,12 +362,12 @@ class Convolution(Windowed):
         return (State("conv", (*x.shape[:axis], window.reach, x.shape[-1]), x.dtype, axis),)
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        rank, axis, reach = first_input(node).rank, first_input(node).rank - 2, int(self.windows(node.options)[0].reach)
+        rank, axis, reach = node.tensor(0).rank, node.tensor(0).rank - 2, int(self.windows(node.options)[0].reach)
         both = g.Concat(past[0], g.gated(g.arg(0), 0, rank, axis), axis=axis)
         return self.over(node, g, both, [(0, 0)]), [g.tail(both, reach, rank, axis)]
 
     def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
-        axis, reach = first_input(node).rank - 2, self.windows(node.options)[0].reach
+        axis, reach = node.tensor(0).rank - 2, self.windows(node.options)[0].reach
         both = e.let("padded", e.py("torch.cat(({past}, {0}), dim={axis})", past=past[0], axis=axis))
         y = self.applied(node, e, lambda x: e.py("{module}({x})", x=x), both)
         return y, (e.py(f"{{both}}[{':, ' * axis}-{{reach}}:]", both=both, reach=reach),)
@@ -462,11 +462,11 @@ class Pooling(Windowed):
         return (Amount(times((elements(node.outputs[0].shape), *(w.kernel for w in self.windows(node.options))))),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        return self.reads_of_windows(node, same(self.channel_axis(first_input(node).rank)))
+        return self.reads_of_windows(node, same(self.channel_axis(node.tensor(0).rank)))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """Time and channels are the last two axes as height and width are, and of channels a window holds one."""
-        found, x, rank = self.windows(node.options), with_kernel(g, g.arg(0)), first_input(node).rank
+        found, x, rank = self.windows(node.options), with_kernel(g, g.arg(0)), node.tensor(0).rank
         aside = [1] * (2 - len(found))
         before, after = ([int(n) for n in sides] for sides in zip(*((w.before, w.after) for w in found), strict=True))
         none = [0] * len(aside)
@@ -498,7 +498,7 @@ class Pooling(Windowed):
         def function(x: Tree) -> Tree:
             return e.py(f"F.{self.function}_pool2d({{x}}, {{kernel}}, {{**more}})", x=x, kernel=kernel, more=more)
 
-        shape = first_input(node).shape
+        shape = node.tensor(0).shape
         if len(shape) == 2:
             return e.py("{y}.squeeze(0)", y=function(e.py("{0}.unsqueeze(0)")))
         if len(shape) > 4:
@@ -590,11 +590,11 @@ class Transposed(Sliding):
 
     def flops(self, node: OpNode) -> Cost:
         """A whole window for each position of the input, what is cut off included."""
-        found = contracted((*first_input(node).shape, *node.weights[0].shape[1:]), (0,), ("weight",))
+        found = contracted((*node.tensor(0).shape, *node.weights[0].shape[1:]), (0,), ("weight",))
         return Cost((found,), self.pointwise(node) if node.options["bias"] else ())
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        axes = self.axes(first_input(node).rank)
+        axes = self.axes(node.tensor(0).rank)
         strides, cuts = per_axis(node.options, "stride", self.spatial), self.cuts(node.options)
         found = []
         for axis, stride, (before, _) in zip(axes, strides, cuts, strict=True):

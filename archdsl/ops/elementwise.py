@@ -34,7 +34,6 @@ from archdsl.ops._common import (
     axis_index,
     axis_of,
     equals,
-    first_input,
     is_whole,
     number,
     own_but,
@@ -860,7 +859,7 @@ class GLU(Primitive):
         return (replaced(call.shape(0), axis, binary("/", call.shape(0)[axis], num(2))),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        return (own_but(first_input(node).rank, axis_index(node)),)
+        return (own_but(node.tensor(0).rank, axis_index(node)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         a, b = g.Split(g.arg(0), axis=axis_index(node), num_outputs=2, outputs=2)

@@ -31,7 +31,6 @@ from archdsl.ops._common import (
     demand_like,
     demand_sizes,
     equals,
-    first_input,
     from_right,
     later,
     minus,
@@ -154,7 +153,7 @@ class IndexOp(Primitive):
         return (tuple(result),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        x = first_input(node)
+        x = node.tensor(0)
         reads: list[At | None] = []
         out = 0
         for size, item in zip(x.shape, spread(node.options["items"], x.rank), strict=True):
@@ -168,7 +167,7 @@ class IndexOp(Primitive):
         return (tuple(reads),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        x = first_input(node)
+        x = node.tensor(0)
         positions: list[tuple[int, Num]] = []
         slices: list[tuple[int, Any, Any]] = []
         for axis, item in enumerate(spread(node.options["items"], x.rank)):
@@ -287,11 +286,11 @@ class Roll(AxisOp):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis, by = axis_index(node), number(node, "by")
         forward = isinstance(by.value, int) and by.value <= 0
-        return (own_but(first_input(node).rank, axis, later(axis, by, -1) if forward else EVERYWHERE),)
+        return (own_but(node.tensor(0).rank, axis, later(axis, by, -1) if forward else EVERYWHERE),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         x, by, axis = g.arg(0), number(node, "by"), axis_index(node)
-        length = first_input(node).shape[axis]
+        length = node.tensor(0).shape[axis]
         if by.static and length.static:
             cut: Any = -int(by) % int(length)
         elif by.static and abs(int(by)) == 1:
@@ -340,7 +339,7 @@ class Shift(Primitive):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis = axis_index(node)
-        return (own_but(first_input(node).rank, axis, later(axis, number(node, "by"), -1)),)
+        return (own_but(node.tensor(0).rank, axis, later(axis, number(node, "by"), -1)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         by = int(number(node, "by"))
@@ -348,13 +347,13 @@ class Shift(Primitive):
 
     def states(self, node: OpNode) -> Sequence[State]:
         """The last positions, less `fill`, so that there is nothing before the first."""
-        x, axis, by = first_input(node), axis_index(node), number(node, "by")
+        x, axis, by = node.tensor(0), axis_index(node), number(node, "by")
         if x.is_bool or int(by) < 0 or axis == 0:
             return ()
         return (State("shifted", replaced(x.shape, axis, by), x.dtype, axis),)
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        axis, rank, fill, by = axis_index(node), first_input(node).rank, number(node, "fill"), int(number(node, "by"))
+        axis, rank, fill, by = axis_index(node), node.tensor(0).rank, number(node, "fill"), int(number(node, "by"))
         x = g.gated(g.Sub(g.arg(0), fill), 0, rank, axis)
         both = g.Concat(past[0], x, axis=axis)
         return g.Add(g.Slice(both, [0], [-by], [axis]), fill), [g.tail(both, by, rank, axis)]
@@ -370,12 +369,12 @@ class Shift(Primitive):
         fill = number(node, "fill")
         if equals(fill, 0):
             return (None,)
-        sizes = replaced(first_input(node).shape, axis_index(node), number(node, "by"))
+        sizes = replaced(node.tensor(0).shape, axis_index(node), number(node, "by"))
         return (e.py("{0}.new_full({sizes}, {fill})", sizes=sizes, fill=fill),)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         by, fill = int(number(node, "by")), number(node, "fill")
-        after = first_input(node).rank - 1 - axis_index(node)
+        after = node.tensor(0).rank - 1 - axis_index(node)
         more = {} if equals(fill, 0) else {"value": fill}
         return e.py("F.pad({0}, {widths}, {**more})", widths=(*(0, 0) * after, by, -by), more=more)
 
@@ -419,14 +418,14 @@ class Pad(Primitive):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis = axis_index(node)
-        return (own_but(first_input(node).rank, axis, later(axis, number(node, "before"), -1)),)
+        return (own_but(node.tensor(0).rank, axis, later(axis, number(node, "before"), -1)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         before, after = (int(n) if n.static else n for n in (number(node, "before"), number(node, "after")))
         return padded(g, g.arg(0), before, after, axis_index(node), number(node, "value"))
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        after, value = first_input(node).rank - 1 - axis_index(node), number(node, "value")
+        after, value = node.tensor(0).rank - 1 - axis_index(node), number(node, "value")
         widths = (*(0, 0) * after, number(node, "before"), number(node, "after"))
         more = {} if equals(value, 0) else {"value": value}
         return e.py("F.pad({0}, {widths}, {**more})", widths=widths, more=more)
@@ -453,7 +452,7 @@ class Gather(Primitive):
         return (call.shape(1),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank = first_input(node).rank
+        rank = node.tensor(0).rank
         return own_but(rank, axis_index(node)), own_positions(rank)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
@@ -479,7 +478,7 @@ class Lookup(Primitive):
         return ((*call.shape(1), *call.shape(0)[1:]),)
 
     def table(self, node: OpNode) -> tuple[int, Num]:
-        return 1, first_input(node).shape[0]
+        return 1, node.tensor(0).shape[0]
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         table, ids = tensor_inputs(node, 0, 1)
@@ -516,7 +515,7 @@ class Scattering(AxisOp):
         demand_like(self, call, 2, to=1)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank, axis = first_input(node).rank, axis_index(node)
+        rank, axis = node.tensor(0).rank, axis_index(node)
         return own_positions(rank), own_but(rank, axis), own_but(rank, axis)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:

@@ -26,7 +26,7 @@ from archdsl.ir.op import (
     shown,
 )
 from archdsl.ir.wording import format_name
-from archdsl.ops._common import first_input, number, tensor_inputs
+from archdsl.ops._common import number, tensor_inputs
 from archdsl.ops._onnx import with_kernel
 
 
@@ -51,7 +51,7 @@ class Linear(Primitive):
         return found
 
     def flops(self, node: OpNode) -> Cost:
-        x, y = first_input(node), node.outputs[0]
+        x, y = node.tensor(0), node.outputs[0]
         found = contracted((*x.shape, y.shape[-1]), (0,), ("weight",))
         return Cost((found,), self.pointwise(node) if node.options["bias"] else ())
 
@@ -60,7 +60,7 @@ class Linear(Primitive):
         axis = cut[0]
         if axis is None or node.outputs[0].dtype != "float":
             return None
-        return Parts(None, {"weight": 1}) if axis == first_input(node).rank - 1 else Parts(axis)
+        return Parts(None, {"weight": 1}) if axis == node.tensor(0).rank - 1 else Parts(axis)
 
     def opens(self, node: OpNode) -> Parts | None:
         """Columns of the map: each device computes some of the features."""
@@ -159,7 +159,7 @@ class Unembed(Primitive):
         return call.node(inputs=(x, call.apply("cast", table, dtype=x.dtype)))
 
     def flops(self, node: OpNode) -> Cost:
-        return Cost((contracted((*first_input(node).shape, node.outputs[0].shape[-1]), (0,), (1,)),))
+        return Cost((contracted((*node.tensor(0).shape, node.outputs[0].shape[-1]), (0,), (1,)),))
 
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
         """Some of the scores where rows of the table are cut."""
@@ -437,7 +437,7 @@ class MatMul(Primitive):
         return Joint((tuple(a), tuple(b)), tuple(result), (0.0, 0.0))
 
     def flops(self, node: OpNode) -> Cost:
-        return Cost((contracted((*node.outputs[0].shape, first_input(node).shape[-1]), (0,), (1,)),))
+        return Cost((contracted((*node.outputs[0].shape, node.tensor(0).shape[-1]), (0,), (1,)),))
 
 
 def together(op: Primitive, call: Application, a: Shape, b: Shape) -> Shape:

@@ -11,7 +11,7 @@ from archdsl.ir.dims import binary, num, shape_text
 from archdsl.ir.graph import Init, OpNode, Value, Weight
 from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, Saved, TorchScope, Tree, same, shown
 from archdsl.ir.signature import ORDER
-from archdsl.ops._common import first_input, number, own_but, reshaped
+from archdsl.ops._common import number, own_but, reshaped
 
 
 class Experts(Primitive):
@@ -95,7 +95,7 @@ class Experts(Primitive):
 
     def _sorted(self, node: OpNode, e: TorchScope, holes: Mapping[str, Any]) -> Tree:
         """The pairs of a token and an expert in the order of experts, and their answers added up."""
-        flat = first_input(node).rank == 2
+        flat = node.tensor(0).rank == 2
         tokens = e.input(0) if flat else e.let("tokens", e.py("{0}.flatten(0, -2)"))
         pairs = e.py("{2}.flatten().sort(stable=True)")
         expert, order = e.unpack(("expert", "order"), pairs, "(token, choice) pairs, sorted by expert")
@@ -140,11 +140,11 @@ class KeepGroups(Primitive):
             )
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank = first_input(node).rank
+        rank = node.tensor(0).rank
         return (own_but(rank, rank - 1),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        x, top = first_input(node), number(node, "top")
+        x, top = node.tensor(0), number(node, "top")
         groups, each = number(node, "groups"), binary("/", x.shape[-1], number(node, "groups"))
         scores = reshaped(g, g.arg(0), x.shape, (*x.shape[:-1], groups, each))
         if node.options["score"] == "top2":

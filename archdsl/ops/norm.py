@@ -9,7 +9,7 @@ from typing import Any
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Init, OpNode, Value, Weight
 from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, TorchScope, Tree, same, shown
-from archdsl.ops._common import CASTS, AxisOp, axis_index, axis_of, equals, first_input, number, own_but, usual, written
+from archdsl.ops._common import CASTS, AxisOp, axis_index, axis_of, equals, number, own_but, usual, written
 
 DEFAULTS = {"eps": 1e-5, "momentum": 0.1}
 """What torch's norms take where nothing is said."""
@@ -37,7 +37,7 @@ def channels_second(node: OpNode, e: TorchScope, axis: int, norm: str = "{module
     last."""
     if axis == 1:
         return e.py(norm, x=e.input(0))
-    if first_input(node).rank == 3:
+    if node.tensor(0).rank == 3:
         return e.py(f"{norm}.transpose(1, 2)", x=e.py("{0}.transpose(1, 2)"))
     return e.py(f"{norm}.movedim(1, -1)", x=e.py("{0}.movedim(-1, 1)"))
 
@@ -78,13 +78,13 @@ class LastAxisNorm(Primitive, ABC):
     mixes = False
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank = first_input(node).rank
+        rank = node.tensor(0).rank
         return (own_but(rank, rank - 1),)
 
     def gain(self, node: OpNode, g: OnnxScope, dtype: str) -> Any:
         if node.options["weight"]:
             return g.cast(g.weight("weight"), dtype)
-        return g.Expand(g.constant(1.0, dtype), [first_input(node).shape[-1]])
+        return g.Expand(g.constant(1.0, dtype), [node.tensor(0).shape[-1]])
 
     def torch_grouped_module(self, node: OpNode, e: TorchScope) -> Tree:
         sizes, eps = node.weights[0].shape, number(node, "eps")
@@ -141,7 +141,7 @@ class LayerNorm(LastAxisNorm):
         return g.LayerNormalization(x, gain, bias, axis=-1, epsilon=float(number(node, "eps")))
 
     def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
-        width, eps = first_input(node).shape[-1], number(node, "eps")
+        width, eps = node.tensor(0).shape[-1], number(node, "eps")
         bias = {} if node.options["bias"] else {"bias": False}
         return e.py("nn.LayerNorm({width}, eps={eps}, {**bias})", width=width, eps=eps, bias=bias)
 
@@ -152,7 +152,7 @@ class LayerNorm(LastAxisNorm):
             return e.py(f"F.layer_norm({{0}}, {{module}}.normalized_shape, {weights}, {{module}}.eps)", shift=shift)
         if node.options["weight"]:
             return e.py("{module}({0})")
-        width, eps = first_input(node).shape[-1], number(node, "eps")
+        width, eps = node.tensor(0).shape[-1], number(node, "eps")
         return e.py("F.layer_norm({0}, ({width},), eps={eps})", width=width, eps=eps)
 
     def grouped_class(self, node: OpNode) -> str:
@@ -199,14 +199,12 @@ class RMSNorm(LastAxisNorm):
 
     def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
         cls = "OffsetRMSNorm" if node.options["offset"] else "nn.RMSNorm"
-        return e.py(f"{cls}({{width}}, eps={{eps}})", width=first_input(node).shape[-1], eps=number(node, "eps"))
+        return e.py(f"{cls}({{width}}, eps={{eps}})", width=node.tensor(0).shape[-1], eps=number(node, "eps"))
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         if node.options["weight"]:
             return e.py("{module}({0})")
-        return e.py(
-            "F.rms_norm({0}, ({width},), eps={eps})", width=first_input(node).shape[-1], eps=number(node, "eps")
-        )
+        return e.py("F.rms_norm({0}, ({width},), eps={eps})", width=node.tensor(0).shape[-1], eps=number(node, "eps"))
 
     def grouped_class(self, node: OpNode) -> str:
         return "GroupedOffsetRMSNorm" if node.options["offset"] else "GroupedRMSNorm"
@@ -287,15 +285,15 @@ class BatchNorm(Primitive):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis = axis_index(node)
-        return (tuple(same(i) if i == axis else EVERYWHERE for i in range(first_input(node).rank)),)
+        return (tuple(same(i) if i == axis else EVERYWHERE for i in range(node.tensor(0).rank)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        after = first_input(node).rank - 1 - axis_index(node)
+        after = node.tensor(0).rank - 1 - axis_index(node)
         mean, variance = g.weight("running_mean"), g.weight("running_var")
         return scaled(g, g.arg(0, "float32"), variance, number(node, "eps"), mean, after)
 
     def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
-        x, axis = first_input(node), axis_index(node)
+        x, axis = node.tensor(0), axis_index(node)
         return e.py(
             f"nn.BatchNorm{max(x.rank - 2, 1)}d({{channels}}, {{**more}})",
             channels=x.shape[axis],
@@ -336,11 +334,11 @@ class GroupNorm(Primitive):
         return Weight("weight", channels, "gain"), Weight("bias", channels, "bias")
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        return ((same(0), *(EVERYWHERE for _ in range(first_input(node).rank - 1))),)
+        return ((same(0), *(EVERYWHERE for _ in range(node.tensor(0).rank - 1))),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """Each group as a channel of its own, which `InstanceNormalization` takes by its mean and variance."""
-        x, rank, axis = g.arg(0, "float32"), first_input(node).rank, axis_index(node)
+        x, rank, axis = g.arg(0, "float32"), node.tensor(0).rank, axis_index(node)
         groups, last = int(number(node, "groups")), axis == rank - 1 > 1
         gain, bias = (per_channel(g, g.cast(g.weight(n), "float32"), rank - 1 - axis) for n in ("weight", "bias"))
         # [batch, positions, groups, share] to [batch, groups, positions, share]; channels that come second need no
@@ -353,7 +351,7 @@ class GroupNorm(Primitive):
         return g.Add(g.Mul(g.Reshape(y, g.Shape(x)), gain), bias)
 
     def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
-        sizes = (number(node, "groups"), first_input(node).shape[axis_index(node)])
+        sizes = (number(node, "groups"), node.tensor(0).shape[axis_index(node)])
         return e.py("nn.GroupNorm({*sizes}, {**more})", sizes=sizes, more=settings(node, "eps"))
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
@@ -393,12 +391,12 @@ class PowerNormOp(Primitive):
         )
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank = first_input(node).rank
+        rank = node.tensor(0).rank
         return ((*(EVERYWHERE for _ in range(rank - 1)), same(rank - 1)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return scaled(g, g.arg(0, "float32"), g.weight("running_square"), number(node, "eps"))
 
     def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
-        width, more = first_input(node).shape[-1], settings(node, "eps", "momentum")
+        width, more = node.tensor(0).shape[-1], settings(node, "eps", "momentum")
         return e.py("PowerNorm({width}, {**more})", width=width, more=more)

@@ -26,7 +26,7 @@ from archdsl.ir.op import (
 )
 from archdsl.ir.signature import promoted
 from archdsl.ir.wording import format_name
-from archdsl.ops._common import demand_like, first_input, number, own_but, tensor_inputs
+from archdsl.ops._common import demand_like, number, own_but, tensor_inputs
 from archdsl.ops._onnx import in_square, recurrence, zeros
 
 
@@ -57,13 +57,13 @@ def constructed(node: OpNode, e: TorchScope, cls: str, **more: Any) -> Tree:
     """What makes a recurrent module of that class."""
     if not node.options["bias"]:
         more["bias"] = False
-    sizes = (first_input(node).shape[-1], number(node, "hidden"))
+    sizes = (node.tensor(0).shape[-1], number(node, "hidden"))
     return e.py(f"{cls}({{*sizes}}, {{**more}})", sizes=sizes, more=more)
 
 
 def saved(node: OpNode, gates: int) -> Saved:
     """Every state; and where there are gates, these, and what the new state is made of."""
-    shape = (num(gates + 1), *first_input(node).shape[:-1], number(node, "hidden"))
+    shape = (num(gates + 1), *node.tensor(0).shape[:-1], number(node, "hidden"))
     return Saved(outputs=(0,), own=((Amount(times(shape)), node.outputs[0].dtype),) if gates > 1 else ())
 
 
@@ -91,7 +91,7 @@ class Layer(Primitive):
     def flops(self, node: OpNode) -> Cost:
         """Each position by the weights of the input, each state by those of the states; no gradient reaches a start of
         zeros."""
-        x, hidden = first_input(node), number(node, "hidden")
+        x, hidden = node.tensor(0), number(node, "hidden")
         rows, weights = (x.shape[0], num(self.gates), hidden), tuple(w.name for w in node.weights)
         start = tuple(i for i, h in enumerate(node.inputs) if i and isinstance(h, Value))
         found = (
@@ -109,7 +109,7 @@ class Layer(Primitive):
     def states(self, node: OpNode) -> Sequence[State]:
         if node.options["reverse"]:
             return ()
-        shape = (first_input(node).shape[0], number(node, "hidden"))
+        shape = (node.tensor(0).shape[0], number(node, "hidden"))
         return tuple(State(name, shape, node.outputs[0].dtype, 1) for name in self.carried)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
@@ -212,7 +212,7 @@ class Cell(Primitive):
         return (*call.shape(0)[:-1], call.size("hidden"))
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank = first_input(node).rank
+        rank = node.tensor(0).rank
         return (own_but(rank, rank - 1),) * len(node.inputs)
 
     def gates_of(self, node: OpNode, g: OnnxScope, kind: str, i: int) -> Any:
@@ -223,13 +223,13 @@ class Cell(Primitive):
 
     def rows(self, node: OpNode, e: TorchScope, i: int) -> Tree:
         """An input as torch's cells take it, with one leading axis at most."""
-        return e.py("{x}.flatten(0, -2)", x=e.input(i)) if first_input(node).rank > 2 else e.input(i)
+        return e.py("{x}.flatten(0, -2)", x=e.input(i)) if node.tensor(0).rank > 2 else e.input(i)
 
     def back(self, node: OpNode, e: TorchScope, y: Tree) -> Tree:
         """A result with the leading axes again."""
-        if first_input(node).rank <= 2:
+        if node.tensor(0).rank <= 2:
             return y
-        return e.py("{y}.unflatten(0, {sizes})", y=y, sizes=(-1, *first_input(node).shape[1:-1]))
+        return e.py("{y}.unflatten(0, {sizes})", y=y, sizes=(-1, *node.tensor(0).shape[1:-1]))
 
     def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
         return constructed(node, e, self.module)
@@ -411,7 +411,7 @@ class LstmCell(Cell):
     def torch(self, node: OpNode, e: TorchScope) -> Tree | Sequence[Tree]:
         x, *states = (self.rows(node, e, i) for i in range(3))
         after = e.py("{module}({x}, {states})", x=x, states=states)
-        if first_input(node).rank == 2:
+        if node.tensor(0).rank == 2:
             return after
         h, c = e.unpack(("h", "c"), after)
         return [self.back(node, e, state) for state in (h, c)]
@@ -462,7 +462,7 @@ class LinearRecurrence(Primitive):
         own = own_but(rank, 1, up_to(1))
         a = tuple(
             At() if d.value == 1 != node.outputs[0].shape[i].value else read
-            for i, (d, read) in enumerate(zip(first_input(node).shape, own, strict=True))
+            for i, (d, read) in enumerate(zip(node.tensor(0).shape, own, strict=True))
         )
         start = tuple(same(i if i == 0 else i + 1) for i in range(rank - 1))
         return a, own, start if isinstance(node.inputs[2], Value) else ()

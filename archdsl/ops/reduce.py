@@ -31,7 +31,6 @@ from archdsl.ops._common import (
     axis_index,
     axis_of,
     demand_at_most,
-    first_input,
     from_right,
     number,
     numbers_in,
@@ -98,24 +97,24 @@ class Reduction(Primitive):
         return ("int",) if self.counts and found == ["bool"] else found
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank = first_input(node).rank
+        rank = node.tensor(0).rank
         axes = {int(n) % rank for n in numbers_in(node.options, "axis")}
         return (kept_reads(rank, axes, bool(node.options["keep"])),)
 
     def pointwise(self, node: OpNode) -> tuple[Amount, ...]:
         """Operations on each number that comes in."""
-        return (Amount(mul(self.passes, elements(first_input(node).shape))),)
+        return (Amount(mul(self.passes, elements(node.tensor(0).shape))),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """In whole numbers where there are truth values."""
-        rank, keep, own = first_input(node).rank, bool(node.options["keep"]), node.outputs[0].dtype
+        rank, keep, own = node.tensor(0).rank, bool(node.options["keep"]), node.outputs[0].dtype
         axes = [int(n) % rank - rank for n in numbers_in(node.options, "axis")]
         if self.composed is not None:
             return self.composed(g, g.arg(0, "float32"), axes, keep)
         return getattr(g, self.operator)(g.arg(0, "int32" if own == "bool" else own), axes, keepdims=int(keep))
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        real = node.outputs[0].is_float and not first_input(node).is_float
+        real = node.outputs[0].is_float and not node.tensor(0).is_float
         axes = tuple(int(n) for n in numbers_in(node.options, "axis"))
         more = {**self.extra, **({"keepdim": True} if node.options["keep"] else {})}
         where = axes[0] if len(axes) == 1 else axes
@@ -172,7 +171,7 @@ class ArgMax(Primitive):
         return (replaced(shape, axis, num(1)) if call.options["keep"] else (*shape[:axis], *shape[axis + 1 :]),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        return (kept_reads(first_input(node).rank, {axis_index(node)}, bool(node.options["keep"])),)
+        return (kept_reads(node.tensor(0).rank, {axis_index(node)}, bool(node.options["keep"])),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.ArgMax(g.arg(0), axis=from_right(node), keepdims=int(node.options["keep"]))
@@ -225,7 +224,7 @@ class Running(AxisOp):
         return ("int" if found == "bool" else found,)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        return (own_but(first_input(node).rank, axis_index(node), up_to(axis_index(node))),)
+        return (own_but(node.tensor(0).rank, axis_index(node), up_to(axis_index(node))),)
 
     def terms(self, node: OpNode, g: OnnxScope) -> Any:
         """The input, real numbers in float32."""
@@ -239,7 +238,7 @@ class Running(AxisOp):
 
     def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
         """What is of the new positions alone, put together with what was before them."""
-        x, axis, whole = first_input(node), axis_index(node), node.outputs[0].dtype == "int"
+        x, axis, whole = node.tensor(0), axis_index(node), node.outputs[0].dtype == "int"
         terms = e.input(0) if whole else e.py("{0}.float()")
         both = f"{{past}}.unsqueeze({{axis}}) {self.symbol} {{terms}}.{self.name}({{axis}})"
         y = e.let(self.name, e.py(both, past=past[0], terms=terms, axis=axis))
@@ -261,7 +260,7 @@ class CumSum(Running):
         return g.CumSum(self.terms(node, g), g.constant(axis_index(node), "int"))
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        axis, rank = axis_index(node), first_input(node).rank
+        axis, rank = axis_index(node), node.tensor(0).rank
         terms = g.gated(self.terms(node, g), 0, rank, axis)
         y = g.Add(g.CumSum(terms, g.constant(axis, "int")), g.Unsqueeze(past[0], [axis]))
         return y, [g.Gather(y, g.constant(-1, "int"), axis=axis)]
@@ -277,9 +276,9 @@ class CumProd(Running):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """The product of 2 positions, of 4, of 8, …; step by step where only the running model knows how many there
         are: no operator of the opset multiplies along an axis."""
-        x, axis, length = self.terms(node, g), axis_index(node), first_input(node).shape[axis_index(node)]
+        x, axis, length = self.terms(node, g), axis_index(node), node.tensor(0).shape[axis_index(node)]
         if not length.static:
-            front = swapped(0, axis, first_input(node).rank)
+            front = swapped(0, axis, node.tensor(0).rank)
             shape = g.Shape(g.Gather(x, g.constant(0, "int"), axis=axis))
             _, y = g.scan(self.step(g), [g.Expand(g.constant(1, g.dtype(x)), shape)], [g.Transpose(x, perm=front)])
             return g.Transpose(y, perm=front)
@@ -291,7 +290,7 @@ class CumProd(Running):
         return x
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        axis, rank = axis_index(node), first_input(node).rank
+        axis, rank = axis_index(node), node.tensor(0).rank
         terms, front = g.gated(self.terms(node, g), 1, rank, axis), swapped(0, axis, rank)
         last, y = g.scan(self.step(g), [g.Where(g.first, 1, past[0])], [g.Transpose(terms, perm=front)])
         return g.Transpose(y, perm=front), [last]
@@ -310,7 +309,7 @@ class CumProd(Running):
 
 def in_order(node: OpNode, g: OnnxScope) -> Any:
     """What stands along the axis of a node in order, and the positions it had; the lower first of equals."""
-    x = first_input(node)
+    x = node.tensor(0)
     values = g.arg(0, "int32") if x.is_bool else g.arg(0)
     size = g.size(0, axis_index(node))
     return g.TopK(values, [size], axis=from_right(node), largest=int(node.options["descending"]), outputs=2)
@@ -374,7 +373,7 @@ class TopK(Primitive):
         return shape, shape
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        return (own_but(first_input(node).rank, axis_index(node)),)
+        return (own_but(node.tensor(0).rank, axis_index(node)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         k = number(node, "k")

@@ -37,7 +37,6 @@ from archdsl.ops._common import (
     axis_of,
     demand_like,
     demand_sizes,
-    first_input,
     from_right,
     later,
     number,
@@ -75,10 +74,10 @@ class Transpose(Moving):
         return (tuple(call.shape(0)[i] for i in order),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        return (tuple(same(i) for i in swapped(axis_index(node, "a"), axis_index(node, "b"), first_input(node).rank)),)
+        return (tuple(same(i) for i in swapped(axis_index(node, "a"), axis_index(node, "b"), node.tensor(0).rank)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.Transpose(g.arg(0), perm=swapped(axis_index(node, "a"), axis_index(node, "b"), first_input(node).rank))
+        return g.Transpose(g.arg(0), perm=swapped(axis_index(node, "a"), axis_index(node, "b"), node.tensor(0).rank))
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         return e.py("{0}.transpose({a}, {b})", a=written(node, "a"), b=written(node, "b"))
@@ -117,12 +116,12 @@ class Permute(Moving):
         return (tuple(call.shape(0)[i] for i in axes_of(self, call, "axes")),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank = first_input(node).rank
+        rank = node.tensor(0).rank
         order = [int(n) % rank for n in numbers_in(node.options, "axes")]
         return (tuple(same(order.index(i)) for i in range(rank)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        rank = first_input(node).rank
+        rank = node.tensor(0).rank
         return g.Transpose(g.arg(0), perm=[int(n) % rank for n in numbers_in(node.options, "axes")])
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
@@ -160,7 +159,7 @@ class Squeeze(Moving):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis = axis_index(node)
-        return (tuple(At() if i == axis else same(i - (i > axis)) for i in range(first_input(node).rank)),)
+        return (tuple(At() if i == axis else same(i - (i > axis)) for i in range(node.tensor(0).rank)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Squeeze(g.arg(0), [from_right(node)])
@@ -181,7 +180,7 @@ class Unsqueeze(Moving):
         return ((*shape[:axis], num(1), *shape[axis:]),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank = first_input(node).rank
+        rank = node.tensor(0).rank
         axis = axis_index(node, rank=rank + 1)
         return (tuple(same(i + (i >= axis)) for i in range(rank)),)
 
@@ -213,16 +212,16 @@ class Expand(Moving):
         return (replaced(call.shape(0), axis_of(self, call), call.size("size")),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        return (own_but(first_input(node).rank, axis_index(node), At()),)
+        return (own_but(node.tensor(0).rank, axis_index(node), At()),)
 
     def is_projection(self, node: OpNode) -> bool:
-        return axis_index(node) < first_input(node).rank - 2
+        return axis_index(node) < node.tensor(0).rank - 2
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Expand(g.arg(0), [number(node, "size"), *[1] * (-from_right(node) - 1)])
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        sizes: list[Any] = [-1] * first_input(node).rank
+        sizes: list[Any] = [-1] * node.tensor(0).rank
         sizes[axis_index(node)] = number(node, "size")
         return e.py("{0}.expand({*sizes})", sizes=sizes)
 
@@ -252,10 +251,10 @@ class Repeat(Repeating):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis, times = axis_index(node), number(node, "times")
         scale = Fraction(1, times.value) if isinstance(times.value, int) else Fraction(1)
-        return (own_but(first_input(node).rank, axis, At(((axis, scale),))),)
+        return (own_but(node.tensor(0).rank, axis, At(((axis, scale),))),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        x, axis, times = first_input(node), axis_index(node), number(node, "times")
+        x, axis, times = node.tensor(0), axis_index(node), number(node, "times")
         y = g.Expand(g.Unsqueeze(g.arg(0), [axis + 1]), [times, *[1] * (x.rank - axis - 1)])
         return reshaped(g, y, (*x.shape[: axis + 1], times, *x.shape[axis + 1 :]), node.outputs[0].shape)
 
@@ -268,15 +267,15 @@ class Tile(Repeating):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         # Position t reads t modulo the size, which is never later.
-        return (own_positions(first_input(node).rank),)
+        return (own_positions(node.tensor(0).rank),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        counts: list[Any] = [1] * first_input(node).rank
+        counts: list[Any] = [1] * node.tensor(0).rank
         counts[axis_index(node)] = number(node, "times")
         return g.Tile(g.arg(0), counts)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        counts: list[Num | int] = [1] * first_input(node).rank
+        counts: list[Num | int] = [1] * node.tensor(0).rank
         counts[axis_index(node)] = number(node, "times")
         return e.py("{0}.repeat({*counts})", counts=counts)
 
@@ -292,7 +291,7 @@ class Regrouped(Moving, ABC):
         return (tuple(latest(how, axis) for axis in range(len(how.cuts))),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        how, y, shape = self.regroups(node), g.arg(0), first_input(node).shape
+        how, y, shape = self.regroups(node), g.arg(0), node.tensor(0).shape
         units = [(axis, k) for axis, cut in enumerate(how.cuts) for k in range(len(cut))]
         moved = [unit for group in how.axes for unit in group]
         if any(len(cut) != 1 for cut in how.cuts):
@@ -356,7 +355,7 @@ class Flatten(Regrouped):
         return ((*shape[:first], product(shape[first : last + 1]), *shape[last + 1 :]),)
 
     def regroups(self, node: OpNode) -> Regrouping:
-        x = first_input(node)
+        x = node.tensor(0)
         first, last = axis_index(node, "first"), axis_index(node, "last")
         axes = [*range(first), tuple(range(first, last + 1)), *range(last + 1, x.rank)]
         return Regrouping(
@@ -400,7 +399,7 @@ class Unflatten(Regrouped):
         return ((*shape[:axis], *numbers_in(call.options, "sizes"), *shape[axis + 1 :]),)
 
     def regroups(self, node: OpNode) -> Regrouping:
-        x, axis, sizes = first_input(node), axis_index(node), node.options["sizes"]
+        x, axis, sizes = node.tensor(0), axis_index(node), node.options["sizes"]
         cuts = tuple(tuple(sizes) if i == axis else (d,) for i, d in enumerate(x.shape))
         return Regrouping(cuts, tuple(((i, k),) for i, cut in enumerate(cuts) for k in range(len(cut))))
 
@@ -460,13 +459,13 @@ class MergeHeads(Regrouped):
         return ((*rest, time, binary("*", heads, head_dim)),)
 
     def regroups(self, node: OpNode) -> Regrouping:
-        x = first_input(node)
+        x = node.tensor(0)
         rest = x.rank - 3
         axes = (*(((i, 0),) for i in range(rest)), ((rest + 1, 0),), ((rest, 0), (rest + 2, 0)))
         return Regrouping(tuple((d,) for d in x.shape), axes)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        if first_input(node).rank == 4:
+        if node.tensor(0).rank == 4:
             return e.py("{0}.transpose(1, 2).flatten(2)")
         return e.py("{0}.transpose(-3, -2).flatten(-2)")
 
@@ -590,7 +589,7 @@ class Rearrange(Regrouped):
         return (tuple(product(plan.sizes[n] for n in group) for group in plan.right),)
 
     def regroups(self, node: OpNode) -> Regrouping:
-        plan = planned(node.options, first_input(node).shape)
+        plan = planned(node.options, node.tensor(0).shape)
         found = {name: (axis, k) for axis, group in enumerate(plan.left) for k, name in enumerate(group)}
         return Regrouping(
             tuple(tuple(plan.sizes[n] for n in group) for group in plan.left),
@@ -598,7 +597,7 @@ class Rearrange(Regrouped):
         )
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        plan = planned(node.options, first_input(node).shape)
+        plan = planned(node.options, node.tensor(0).shape)
         y = e.input(0)
         for axis in reversed(range(len(plan.left))):
             group = plan.left[axis]
@@ -731,7 +730,7 @@ class Concat(Primitive):
         return (replaced(call.shape(0), axis, size),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank, axis = first_input(node).rank, axis_index(node)
+        rank, axis = node.tensor(0).rank, axis_index(node)
         reads: list[Reads] = []
         before = num(0)
         for value in node.inputs:
@@ -774,7 +773,7 @@ class Stack(Primitive):
         return ((*shape[:axis], num(len(call.inputs)), *shape[axis:]),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank = first_input(node).rank
+        rank = node.tensor(0).rank
         axis = axis_index(node, rank=rank + 1)
         return (tuple(same(i + (i >= axis)) for i in range(rank)),) * len(node.inputs)
 
@@ -801,7 +800,7 @@ class Cutting(Primitive, ABC):
 
     def reads_of(self, node: OpNode, result: int) -> Sequence[Reads]:
         axis = axis_index(node)
-        return (own_but(first_input(node).rank, axis, later(axis, self.before(node, result))),)
+        return (own_but(node.tensor(0).rank, axis, later(axis, self.before(node, result))),)
 
 
 class Split(Cutting):
@@ -852,7 +851,7 @@ class Split(Cutting):
         return None if cut[0] is None or cut[0] == axis_index(node) else Parts(cut[0])
 
     def is_projection(self, node: OpNode) -> bool:
-        return axis_index(node) == first_input(node).rank - 1
+        return axis_index(node) == node.tensor(0).rank - 1
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         sizes = numbers_in(node.options, "sizes")
@@ -906,7 +905,7 @@ class Chunk(Cutting):
     def before(self, node: OpNode, result: int) -> Num:
         axis = axis_index(node)
         if result == len(node.outputs) - 1:
-            return binary("-", first_input(node).shape[axis], node.outputs[0].shape[axis])
+            return binary("-", node.tensor(0).shape[axis], node.outputs[0].shape[axis])
         return binary("*", node.outputs[0].shape[axis], num(result))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:

@@ -369,14 +369,14 @@ class _Planner:
             self.layer += 0 if taken.keeps else 1
             found.carries[node] = CarriedState(node, taken.states, self.layer)
         for i, wanted, role in taken.wanted:
-            self.need(node, i, _tensor(node, i), wanted, role)
+            self.need(node, i, node.tensor(i), wanted, role)
 
     def take(self, node: FlatOp) -> _Taken:
         """How an op that depends on the sequence is taken, wherever its block is called."""
         kept = {
             i: (axis, role)
             for i, (axis, role) in node.node.op.cached_inputs(node.node).items()
-            if has(_tensor(node, i).shape[axis], self.time)
+            if has(node.tensor(i).shape[axis], self.time)
         }
         forms = [self.result(node, v) for v in node.outputs]
         states = self.states(node)
@@ -580,15 +580,9 @@ class _Planner:
         return tuple(n for n in in_order if isinstance(n, FlatOp))
 
 
-def _tensor(node: FlatOp, i: int) -> Value:
-    value = node.inputs[i]
-    assert isinstance(value, Value)
-    return value
-
-
 def _reads(node: FlatOp, i: int) -> bool:
     """Whether a node reads an input's numbers, and not only its type."""
-    shape, reads = _tensor(node, i).shape, node.node.op.reads(node.node)[i]
+    shape, reads = node.tensor(i).shape, node.node.op.reads(node.node)[i]
     fixed = all(isinstance(r, At) and not r.axes and not r.also for r in reads)
     return not (fixed and reads and any(d.value != 1 for d in shape))
 

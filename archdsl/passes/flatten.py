@@ -28,6 +28,7 @@ from archdsl.ir.graph import (
     Node,
     OpNode,
     ParamNode,
+    Reading,
     ScanNode,
     Value,
     Weight,
@@ -49,7 +50,7 @@ class FlatWeight(Entity):
     node: OpNode | ParamNode
 
 
-class FlatOp(Entity):
+class FlatOp(Reading, Entity):
     """One use of a primitive. `node` says what it is; its tensors are those given here."""
 
     node: OpNode

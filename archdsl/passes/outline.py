@@ -99,8 +99,7 @@ def _outlined(model: Model) -> Outlined:
             raise refuse(model, "its output is not made by an LM head: one linear layer over the vocabulary")
         tail.append(node)
         node = makers.get(given[0])
-    hidden = node.inputs[0]
-    assert isinstance(hidden, Value)
+    hidden = node.tensor(0)
     head, tie = _own_head(model, node, makers)
     return _split(model, hidden, node, head, tie, tail)
 

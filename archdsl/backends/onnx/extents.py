@@ -93,8 +93,7 @@ class FormsWriter(PositionsWriter):
         known = self.plan.needs.get((flat, i))
         if known is not None:
             return known
-        given = flat.inputs[i]
-        assert isinstance(given, Value)
+        given = flat.tensor(i)
         axes = [axis for axis, d in enumerate(given.shape) if has(d, self.plan.time)]
         if len(axes) == 2:
             return tuple(NEW if a == axes[0] else ALL if a == axes[1] else FIXED for a in range(given.rank))
@@ -110,8 +109,7 @@ class FormsWriter(PositionsWriter):
         return tuple(found)
 
     def operand(self, flat: FlatOp, i: int) -> ir.Value:
-        given, plan = flat.inputs[i], self.plan
-        assert isinstance(given, Value)
+        given, plan = flat.tensor(i), self.plan
         if self.plain:
             return self.values[given]
         if given in plan.positional:
@@ -129,8 +127,7 @@ class FormsWriter(PositionsWriter):
         return self.value(given)
 
     def newest(self, flat: FlatOp, i: int) -> ir.Value:
-        given, plan = flat.inputs[i], self.plan
-        assert isinstance(given, Value)
+        given, plan = flat.tensor(i), self.plan
         if given in plan.positional and not self.table:
             form = tuple(NEW if has(d, plan.time) else FIXED for d in given.shape)
             x = self.position(given, form)

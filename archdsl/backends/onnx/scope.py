@@ -78,10 +78,8 @@ class OnnxNodeScope:
         return self.builder.number(n, dtype)
 
     def size(self, i: int, axis: int) -> Any:
-        given = self.flat.inputs[i]
-        assert isinstance(given, Value)
-        n = given.shape[axis]
-        axis = axis % given.rank - given.rank
+        given = self.flat.tensor(i)
+        n, axis = given.shape[axis], axis % given.rank - given.rank
         return int(n) if n.static else self.dimension(self.arg(i), axis)
 
     def dimension(self, x: Any, axis: int) -> Any:

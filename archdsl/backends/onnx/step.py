@@ -238,19 +238,14 @@ class StepWriter(FormsWriter):
         return flat in self.appending
 
     def new_positions(self, flat: FlatOp, i: int) -> ir.Value:
-        given = flat.inputs[i]
-        assert isinstance(given, Value)
-        return self.value(given)
+        return self.value(flat.tensor(i))
 
     def past(self, flat: FlatOp, i: int) -> ir.Value | None:
-        given = flat.inputs[i]
-        assert isinstance(given, Value)
-        cache = self.plan.caches[given]
+        cache = self.plan.caches[flat.tensor(i)]
         return self.pasts[f"{cache.layer}.{cache.role}"]
 
     def keep_as(self, flat: FlatOp, i: int, x: ir.Value) -> None:
-        given = flat.inputs[i]
-        assert isinstance(given, Value)
+        given = flat.tensor(i)
         cache = self.plan.caches[given]
         x.shape = self.shape_of(given.shape, "all")
         self.presents.append((f"{cache.layer}.{cache.role}", x))

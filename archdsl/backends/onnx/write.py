@@ -253,9 +253,7 @@ class GraphWriter:
 
     def operand(self, flat: FlatOp, i: int) -> ir.Value:
         """An input of a node, a tensor."""
-        given = flat.inputs[i]
-        assert isinstance(given, Value)
-        return self.value(given)
+        return self.value(flat.tensor(i))
 
     def newest(self, flat: FlatOp, i: int) -> ir.Value:
         """An input along the axis of queries rather than that of keys: the same but in a step of decoding."""
@@ -288,8 +286,7 @@ class GraphWriter:
     def filled(self, flat: FlatOp) -> tuple[ir.Value, ir.Value]:
         """How many keys of each row are real, less 1; and how many there are."""
         builder = self.builder
-        keys = flat.inputs[1]
-        assert isinstance(keys, Value)
+        keys = flat.tensor(1)
         length = keys.shape[-2]
         total = builder.number(length, "int32")
         batch = builder.vector([keys.shape[0]])

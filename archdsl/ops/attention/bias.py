@@ -13,7 +13,7 @@ from archdsl.ir.masks import Mask, ahead
 from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, TorchScope, Tree, same, shown
 from archdsl.ir.signature import broadcast
 from archdsl.ir.static import SharedModule, numbers_of
-from archdsl.ops._common import first_input, number, number_inputs
+from archdsl.ops._common import number, number_inputs
 from archdsl.ops.position import Position, arguments, frequencies
 
 
@@ -230,7 +230,7 @@ class TransformerXL(Position):
 
     def flops(self, node: OpNode) -> Cost:
         """Every distance from queries - 1 positions ahead to keys - 1 back is projected, and scored by every query."""
-        q, keys = first_input(node), number_inputs(node, 1)[0]
+        q, keys = node.tensor(0), number_inputs(node, 1)[0]
         distances = sub(add(keys.value, q.shape[-2].value), 1)
         projected = contracted((distances, *node.weights[0].shape), (), ("weight",))
         scores = contracted((*q.shape, distances), (0, "v"), ("weight",))
@@ -240,7 +240,7 @@ class TransformerXL(Position):
         return ((same(0), same(1), same(2), EVERYWHERE), ())
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        q, keys = first_input(node), number_inputs(node, 1)[0]
+        q, keys = node.tensor(0), number_inputs(node, 1)[0]
         heads, head_dim, width = (int(node.options[n]) for n in ("heads", "head_dim", "width"))
         x = g.arg(0)
         kind, queries = g.dtype(x), g.size(0, -2)
@@ -272,7 +272,7 @@ class TransformerXL(Position):
         return e.py("RelativeScores({*sizes})", sizes=sizes)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        q, keys = first_input(node), number_inputs(node, 1)[0]
+        q, keys = node.tensor(0), number_inputs(node, 1)[0]
         pairs = e.pairs(q.shape[-2], keys)
         if pairs is not None:
             return e.py("{module}.between({0}, {*pairs})", pairs=pairs)

@@ -23,7 +23,7 @@ from archdsl.ir.op import (
     shown,
     up_to,
 )
-from archdsl.ops._common import first_input, number, tensor_inputs
+from archdsl.ops._common import number, tensor_inputs
 from archdsl.ops._onnx import END, in_chunks, padded, with_kernel
 
 
@@ -96,7 +96,7 @@ class LinearAttention(Primitive):
         it."""
         if not node.options["causal"]:
             return self.step_flops(node)
-        q = first_input(node)
+        q = node.tensor(0)
         dim, value, rows = q.shape[3], self.columns(node), times(q.shape[:2])
         positions = mul(64, add(floordiv(q.shape[2].value, 64), 2))
         decay = (3,) if node.inputs[3] is not None else ()
@@ -123,7 +123,7 @@ class LinearAttention(Primitive):
 
     def scaling(self, node: OpNode, positions: DimValue) -> tuple[Amount, ...]:
         """What is done number by number: the division by the sum, and the decay of queries and keys."""
-        q, y = first_input(node), node.outputs[0]
+        q, y = node.tensor(0), node.outputs[0]
         divided = (Amount(times(y.shape)),) if node.options["normalize"] else ()
         decayed = (Amount(times((2, *q.shape[:2], positions, q.shape[3]))),) if node.inputs[3] is not None else ()
         return (*divided, *decayed)

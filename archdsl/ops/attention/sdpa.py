@@ -27,7 +27,7 @@ from archdsl.ir.op import (
     up_to,
 )
 from archdsl.ir.static import SharedModule
-from archdsl.ops._common import equals, first_input, tensor_inputs
+from archdsl.ops._common import equals, tensor_inputs
 from archdsl.ops.attention.mask import tensor_leaves
 from archdsl.ops.position import Position, attention_scale
 
@@ -216,7 +216,7 @@ class SDPA(Primitive):
         return Joint(tuple(terms), (*lead, "query", "value"), (None, None, None, 0.0, -math.inf, None)[: len(terms)])
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        q = first_input(node)
+        q = node.tensor(0)
         if e.in_steps and q.rank == 3:  # the causal mask of steps is [batch, 1, new, keys]
             return e.py("{y}.squeeze(1)", y=self._attention(node, e, one_head=True))
         return self._attention(node, e)
@@ -271,7 +271,7 @@ class SDPA(Primitive):
         return e.py("F.scaled_dot_product_attention({*given}, {**more})", given=given, more=seen | more)
 
     def torch_absorbed(self, node: OpNode, e: TorchScope, rows: Tree, keys: Tree, values: Tree) -> Tree:
-        q = first_input(node)
+        q = node.tensor(0)
         mask = e.input(4) if e.has(4) else e.mask(3)[1]
         scale = self._scale(node, e, q)
         scale = e.py("{head_dim} ** -0.5", head_dim=q.shape[-1]) if scale is None else scale
@@ -294,7 +294,7 @@ class SDPA(Primitive):
         return e.py("{attend}(self, {0}, {1}, {2}, {mask}, {**more})", attend=attend, mask=mask, more={**rest, **more})
 
     def torch_scaling(self, node: OpNode, e: TorchScope) -> Tree:
-        q = first_input(node)
+        q = node.tensor(0)
         scale = self._scale(node, e, q)
         return e.py("{scale}", scale=e.py("{head_dim} ** -0.5", head_dim=q.shape[-1]) if scale is None else scale)
 
@@ -443,7 +443,7 @@ class SDPA(Primitive):
     def onnx_absorbed(self, node: OpNode, g: OnnxScope, rows: Any, keys: Any, values: Any) -> Any:
         """Queries turned into the space of the rows, which are keys and values of all heads (DeepSeek-V2, section
         2.1.2); the result turned back."""
-        q = first_input(node)
+        q = node.tensor(0)
         queries = g.MatMul(g.arg(0), g.Transpose(keys, perm=[0, 1, 3, 2]))
         mask = self.pairs_seen(node, g, g.dtype(queries)) if g.has(3) or g.has(4) else None
         softcap = node.options["softcap"]
