@@ -65,7 +65,7 @@ class Hoisted:
     @property
     def key(self) -> Hashable:
         inputs = tuple(i.value if isinstance(i, Num) else None if i is None else i.key for i in self.inputs)
-        options = () if self.instance is not None else tuple((k, _option_key(v)) for k, v in self.options.items())
+        options = () if self.instance is not None else static_key(self.options)
         return ("once", self.op, inputs, options, id(self.instance) if self.instance is not None else None)
 
     @property
@@ -118,22 +118,6 @@ class SharedUse:
 
 
 Capture = Hoisted | ModelInput | OuterValue | SharedUse
-
-
-def _option_key(value: Any) -> Hashable:
-    if isinstance(value, tuple | list):
-        return tuple(_option_key(v) for v in value)
-    if isinstance(value, dict):
-        return tuple((k, _option_key(v)) for k, v in value.items())
-    return static_key(value)
-
-
-def instantiate_option(value: Any, names: Mapping[str, Expr]) -> Any:
-    if isinstance(value, tuple | list):
-        return tuple(instantiate_option(v, names) for v in value)
-    if isinstance(value, dict):
-        return {k: instantiate_option(v, names) for k, v in value.items()}
-    return instantiate(value, names)
 
 
 def under_name(value: Value, name: str) -> Value:
@@ -337,9 +321,7 @@ class BlockBuilder(Decisions):
                 i.outward(names) if isinstance(i, Num) else None if i is None else self._translate(i, names)
                 for i in demand.inputs
             )
-            return replace(
-                demand, inputs=inputs, options={k: instantiate_option(v, names) for k, v in demand.options.items()}
-            )
+            return replace(demand, inputs=inputs, options=instantiate(demand.options, names))
         if isinstance(demand, SharedUse):
             return replace(demand, bind={k: substitute(e, names) for k, e in demand.bind.items()})
         return demand

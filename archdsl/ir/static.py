@@ -147,19 +147,23 @@ def static_key(value: Any) -> Hashable:
         return (
             "template",
             id(value.target.node if isinstance(value.target, Declared) else value.target),
-            tuple((k, static_key(v)) for k, v in value.args.items()),
+            static_key(value.args),
             value.label,
         )
     if isinstance(value, ListValue):
-        return ("list", tuple(static_key(v) for v in value.items), value.pattern)
+        return ("list", static_key(value.items), value.pattern)
     if isinstance(value, Mask):
         return ("mask", value.key)
     if isinstance(value, SharedModule):
         return ("instance", id(value))
     if isinstance(value, Scheme):
-        return ("scheme", value.name, tuple((k, static_key(v)) for k, v in value.numbers.items()))
+        return ("scheme", value.name, static_key(value.numbers))
     if isinstance(value, bool | str | EnumValue) or value is None:
         return (type(value).__name__, value)
+    if isinstance(value, tuple | list):
+        return tuple(map(static_key, value))
+    if isinstance(value, Mapping):
+        return tuple((k, static_key(v)) for k, v in value.items())
     return ("object", id(value))
 
 
@@ -198,14 +202,16 @@ def counts_of(pattern: Pattern) -> Iterator[RepeatedPattern]:
 
 
 def instantiate(value: Any, names: Mapping[str, Expr]) -> Any:
-    """A static value in the caller's names."""
+    """A static value, or several, in the caller's names."""
     if isinstance(value, Num | Mask | Scheme):
         return value.outward(names)
     if isinstance(value, BlockValue):
-        return replace(value, args={k: instantiate(v, names) for k, v in value.args.items()})
+        return replace(value, args=instantiate(value.args, names))
     if isinstance(value, ListValue):
-        return ListValue(tuple(instantiate(v, names) for v in value.items), value.pattern)
-    return value
+        return ListValue(instantiate(value.items, names), value.pattern)
+    if isinstance(value, tuple | list):
+        return tuple(instantiate(v, names) for v in value)
+    return {k: instantiate(v, names) for k, v in value.items()} if isinstance(value, Mapping) else value
 
 
 def abstract(name: str, value: Any, bind: dict[str, Expr], taken: Collection[str] = ()) -> Any:
