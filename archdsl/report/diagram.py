@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Literal
 
 from archdsl.diagnostics import error
@@ -548,14 +549,7 @@ def _repeats(node: LoopNode) -> Iterator[tuple[int, Part]]:
 
 
 def _runs(turns: Sequence[int], alike: Mapping[int, list[int]]) -> Part:
-    runs: list[tuple[tuple[int, ...], int]] = []
-    for turn in turns:
-        same = tuple(alike[turn])
-        if runs and runs[-1][0] == same:
-            runs[-1] = (same, runs[-1][1] + 1)
-        else:
-            runs.append((same, 1))
-    return tuple(runs)
+    return tuple((same, len([*run])) for same, run in groupby(tuple(alike[turn]) for turn in turns))
 
 
 def _merged(node: LoopNode, turns: list[int]) -> list[int]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,11 +16,9 @@ from archdsl.backends.torch.python import lines_laid_out
 from archdsl.backends.torch.text import first_sentence, quoted
 from archdsl.backends.torch.tree import PyNode, py
 from archdsl.backends.torch.validate import validate
-from archdsl.estimates.counts import total
 from archdsl.ir.graph import CallNode, LoopNode, Model
 from archdsl.ir.op import Tree
 from archdsl.ir.walk import every_node
-from archdsl.version import __version__
 
 PRETRAINED = "What transformers asks of every class of the model."
 
@@ -52,31 +49,15 @@ class LibraryWriter(FileWriter):
     def write(self) -> str:
         self.classes.settle([])
         texts = [LibraryClassWriter(self, g).text() for g in self.classes.groups if g is not self.classes.base]
-        wanted: dict[str, None] = {}
-        late: dict[str, None] = {}
-        functions: dict[str, tuple[Mapping[str, str], Tree]] = {}
-        for c in self.classes.classes.values():
-            functions.update(c.lowered.functions)
-            for name, first in c.lowered.helpers.items():
-                (wanted if first else late).setdefault(name)
         below = [LibraryClassWriter(self, self.classes.base).text(), LibraryClassWriter(self, None).text()]
         texts += [self.pretrained(), *below]
-        above = list(self._above([*wanted, *late], functions, {}))
+        above = list(self._above([], {}))
         body = "\n\n\n".join([*above, *texts]) + "\n"
         self.names -= {"dataclass"}
         own = f"from .configuration_{self.stem} import {self.classes.config_class}"
         lines = [line for line in imports(self.names, TRANSFORMERS) if line]
-        head = [self.header(" for transformers"), "", *_grouped(lines), "", own]
+        head = [self.header("hf"), "", *_grouped(lines), "", own]
         return lines_laid_out("\n".join(head)) + "\n\n\n" + body
-
-    def header(self, what: str) -> str:
-        """The docstring of a file."""
-        model = self.original
-        title = first_sentence(model.doc) or f"{model.name}."
-        digest = hashlib.sha256(model.source_text.encode()).hexdigest()[:12]
-        source = quoted(model.source_name)
-        made = f"{total(model):,} parameters. Made by archdsl {__version__} from {source} ({digest}):"
-        return "\n".join([f'"""{quoted(title)}', "", made, f"    archdsl compile {source}:{model.name} --to hf", '"""'])
 
     def configuration(self) -> str:
         """The source of the configuration."""
@@ -84,7 +65,7 @@ class LibraryWriter(FileWriter):
         body = self.config.text(self._demands())
         self.names |= self.config.names
         lines = [line for line in imports(self.names, TRANSFORMERS) if line]
-        head = "\n".join([self.header(""), "", *_grouped(lines)])
+        head = "\n".join([self.header("hf"), "", *_grouped(lines)])
         return "\n\n\n".join([lines_laid_out(head), body]) + "\n"
 
     def message(self, text: str) -> str:

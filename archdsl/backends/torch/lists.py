@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import TypeVar
 
 from archdsl.backends.torch.tree import PyNode, Read, Variable, py
 from archdsl.ir import dims
@@ -12,8 +14,15 @@ from archdsl.ir.static import ElementRef, JoinedPattern, Pattern, RepeatedPatter
 
 ONE, ZERO = Lit("1"), Lit("0")
 
+X = TypeVar("X")
+
 Count = Callable[[Expr], Tree]
 """A static expression of the block as a tree."""
+
+
+def runs(items: Iterable[X]) -> list[tuple[X, int]]:
+    """Equal neighbours together: each with how many of it follow one another."""
+    return [(x, len([*run])) for x, run in groupby(items)]
 
 
 def length(pattern: Pattern) -> Expr:

@@ -49,7 +49,7 @@ class Folding:
         if len(keys) == 1 and not any(self.varying) and len(iterations) > 1:
             return [self.indexed_loop()]
         period = next((p for p in range(2, LONGEST_PERIOD + 1) if _repeats(iterations, p)), 0)
-        if len(runs(iterations)) > 3 and period and not sliced:
+        if len(lists.runs(iterations)) > 3 and period and not sliced:
             return [self.period(iterations[:period], len(iterations) // period)]
         return self.runs()
 
@@ -217,7 +217,7 @@ class Folding:
         self.scheduler.written_out.append(self.loop)
         found: list[Statement] = []
         used: Counter[str] = Counter()
-        for b, count in runs(self.loop.iterations):
+        for b, count in lists.runs(self.loop.iterations):
             each = self.loop.counts[b]
             if count == 1 or any(n > 1 for n in each.values()) or self.sliced(b):
                 for _ in range(count):
@@ -240,17 +240,6 @@ class Folding:
 def _slice(xs: Tree, low: Tree | None, high: Tree | None, step: Tree | None = None) -> Tree:
     """`xs[low:high:step]`."""
     return PyNode("Subscript", (xs, PyNode("Slice", (low, high, step))))
-
-
-def runs(iterations: Sequence[int]) -> list[tuple[int, int]]:
-    """Equal neighbours together: each with how many of it follow one another."""
-    found: list[tuple[int, int]] = []
-    for t in iterations:
-        if found and found[-1][0] == t:
-            found[-1] = (t, found[-1][1] + 1)
-        else:
-            found.append((t, 1))
-    return found
 
 
 def _repeats(iterations: Sequence[int], period: int) -> bool:

@@ -767,12 +767,7 @@ class Modules:
         if node.pattern is not None:
             makers = [[m.constructor for m in each] for each in made]
             return lists.modules_tree(kind, node.pattern, makers, self.lowering.numbers.expression)
-        entries: list[tuple[Tree, int]] = []
-        for m in (m for t in node.iterations for m in made[t]):
-            if entries and entries[-1][0] == m.constructor:
-                entries[-1] = m.constructor, entries[-1][1] + 1
-            else:
-                entries.append((m.constructor, 1))
+        entries = lists.runs(m.constructor for t in node.iterations for m in made[t])
         if len(entries) == 1 and entries[0][1] > 1:
             return py(f"{kind}({{x}})", x=lists.repeated(*entries[0]))
         items = [t if n == 1 else PyNode("Starred", (lists.repeated(t, n),)) for t, n in entries]

@@ -75,7 +75,7 @@ class FileWriter:
     """Writes one model's file."""
 
     def __init__(self, model: Model, extras: Extras = PLAIN, classes: Classes | None = None) -> None:
-        self.model = model
+        self.model = self.original = model
         self.extras = extras
         self.classes = classes or Classes(model)
         self.sections: list[Section] = sections(self.classes, extras)
@@ -84,6 +84,25 @@ class FileWriter:
 
     def write(self) -> str:
         self.classes.settle(self.sections)
+        texts = [ClassWriter(self, g).text() for g in self.classes.groups]
+        root = ClassWriter(self, None)
+        texts.append(root.text())
+        below = [self.known(text) for section in self.sections for text in section.functions(root.forward)]
+        sources = {name: text for section in self.sections for name, text in section.sources().items()}
+        wanted = [*sources, *(n for s in self.sections for n in s.helpers()), *self.classes.helpers]
+        above = list(self._above(wanted, sources))
+        parts = [lines_laid_out(self._config()), *above, *texts, *below]
+        head = self.header(f"torch{self.extras.options}")
+        return "\n\n\n".join([lines_laid_out("\n".join([head, "", *imports(self.names)])), *parts]) + "\n"
+
+    def known(self, source: str) -> str:
+        """A source that a section has written, what it reads being noted."""
+        self.names |= names_in_source(source)
+        return laid_out(source).strip()
+
+    def _above(self, others: Sequence[str], sources: Mapping[str, str]) -> Iterator[str]:
+        """Helpers, those of classes and `others`, those first that others build on; and functions that ops and sections
+        have defined."""
         early: dict[str, None] = {}
         late: dict[str, None] = {}
         functions: dict[str, tuple[Mapping[str, str], Tree]] = {}
@@ -91,23 +110,7 @@ class FileWriter:
             functions.update(c.lowered.functions)
             for name, first in c.lowered.helpers.items():
                 (early if first else late).setdefault(name)
-        texts = [ClassWriter(self, g).text() for g in self.classes.groups]
-        root = ClassWriter(self, None)
-        texts.append(root.text())
-        below = [self.known(text) for section in self.sections for text in section.functions(root.forward)]
-        sources = {name: text for section in self.sections for name, text in section.sources().items()}
-        wanted = [*early, *late, *sources, *(n for s in self.sections for n in s.helpers()), *self.classes.helpers]
-        above = list(self._above(wanted, functions, sources))
-        parts = [lines_laid_out(self._config()), *above, *texts, *below]
-        return "\n\n\n".join([lines_laid_out("\n".join([self._header(), "", *imports(self.names)])), *parts]) + "\n"
-
-    def known(self, source: str) -> str:
-        """A source that a section has written, what it reads being noted."""
-        self.names |= names_in_source(source)
-        return laid_out(source).strip()
-
-    def _above(self, wanted: Sequence[str], functions: Mapping[str, Any], sources: Mapping[str, str]) -> Iterator[str]:
-        """Helpers, those first that others build on, and functions that ops and sections have defined."""
+        wanted = [*early, *late, *others]
         known = helpers()
         built_on = {h.name: h for name in wanted if name in known for h in in_order([name])}
         constants = [h for h in built_on.values() if h.is_constant]
@@ -134,13 +137,14 @@ class FileWriter:
 
     # --- top of the file ---
 
-    def _header(self) -> str:
-        model = self.model
+    def header(self, to: str) -> str:
+        """The docstring of a file, which was compiled `--to` that."""
+        model = self.original
         title = first_sentence(model.doc) or f"{model.name}."
         digest = hashlib.sha256(model.source_text.encode()).hexdigest()[:12]
         source = quoted(model.source_name)
         made = f"{total(model):,} parameters. Made by archdsl {__version__} from {source} ({digest}):"
-        command = f"archdsl compile {source}:{model.name} --to torch{self.extras.options}"
+        command = f"archdsl compile {source}:{model.name} --to {to}"
         return "\n".join([f'"""{quoted(title)}', "", made, f"    {command}", '"""'])
 
     def _config(self) -> str:
