@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from archdsl.cli.options import MESH, TIME, complete_accelerator, only_with
+from archdsl.frozen import Frozen
 
 if TYPE_CHECKING:
     from archdsl.estimates.machines import MachinesReport
@@ -102,8 +102,7 @@ OF_MESH = (
 OF_ACCELERATOR = ("compute", "devices", "machine", "network", "fused", "mfu", "tokens", "price")
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(Frozen):
     """What was asked about a mesh and an accelerator."""
 
     plan: StepPlan

@@ -22,10 +22,10 @@ Numbers that a model computes are taken to be finite: 0 times one of them is 0. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
 
+from archdsl.frozen import Frozen
 from archdsl.ir.dims import Poly, div, mul
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import Value
@@ -40,8 +40,7 @@ Parts = tuple[DimValue, ...]
 Layout = tuple[Parts, ...]
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(Frozen):
     """`sum(scales * positions) + sum(steps * numbers of steps) + offset`: a scale for each part of each axis, a step
     for each scan around."""
 
@@ -61,8 +60,7 @@ MAX_KNOWN = 6
 """Regions that are kept apart; more are forgotten."""
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(Frozen):
     """What is known of one tensor, over axes laid out as `layout` says."""
 
     layout: Layout

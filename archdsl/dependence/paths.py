@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from archdsl.dependence.domain import Fact
+from archdsl.frozen import Entity
 from archdsl.ir.graph import (
     CallNode,
     CondNode,
@@ -21,8 +21,7 @@ from archdsl.ir.interpreter import Level, Run
 from archdsl.ir.walk import runs
 
 
-@dataclass(frozen=True, eq=False)
-class Spot:
+class Spot(Entity):
     """A value where the walk back has come to."""
 
     frames: tuple[Level[Fact], ...]

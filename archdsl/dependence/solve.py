@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
 
@@ -35,6 +34,7 @@ from archdsl.dependence.domain import (
     tightened,
     total,
 )
+from archdsl.frozen import Entity, Frozen
 from archdsl.ir.dims import Lit, Num, Poly, div, mul, whole_axis
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import CausalNode, Node, OpNode, ScanNode, Value
@@ -48,8 +48,7 @@ MAX_ROUNDS = 4
 """Rounds of a scan after which what still grows is taken for unbounded."""
 
 
-@dataclass(frozen=True)
-class InputAxis:
+class InputAxis(Frozen):
     """One axis of one of the model's inputs."""
 
     name: str
@@ -57,8 +56,7 @@ class InputAxis:
     axis: int
 
 
-@dataclass(frozen=True, eq=False)
-class Leak:
+class Leak(Entity):
     """A demand that is not met: where it stands, and the source that reaches it from too far ahead."""
 
     levels: tuple[Level[Fact], ...]

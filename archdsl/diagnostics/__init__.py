@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from archdsl.diagnostics.source import Span
+from archdsl.frozen import Frozen
 
 LONGEST = 1_000
 """Characters of a message."""
@@ -19,16 +19,14 @@ def shortened(text: str, most: int = 120) -> str:
     return text if len(text) <= most else f"{text[: most - 2]} …"
 
 
-@dataclass(frozen=True)
-class Label:
+class Label(Frozen):
     """A second span that explains the first."""
 
     span: Span
     text: str
 
 
-@dataclass(frozen=True)
-class Diagnostic:
+class Diagnostic(Frozen):
     """One finding. `code` is E…(an error) or W… (a lint)."""
 
     code: str

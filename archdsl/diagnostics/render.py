@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from archdsl.diagnostics import Diagnostic
 from archdsl.diagnostics.source import Source, Span
+from archdsl.frozen import Frozen
 
 TAB = 4
 LONG_LINE = 400
@@ -103,8 +103,7 @@ def _where(span: Span | None) -> dict[str, Any]:
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Mark:
+class _Mark(Frozen):
     """An underlined part of one line: columns as shown, half open."""
 
     start: int
@@ -113,8 +112,7 @@ class _Mark:
     text: str
 
 
-@dataclass(frozen=True)
-class _Excerpt:
+class _Excerpt(Frozen):
     """The part of a line that is shown: all, or of a very long one what stands around its first mark."""
 
     start: int

@@ -6,9 +6,10 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 
+from archdsl.frozen import Entity
 
-@dataclass(frozen=True, eq=False)
-class Source:
+
+class Source(Entity):
     """One text and the name it is shown under (a path relative to the project root, or `std/attention.arch`)."""
 
     name: str

@@ -37,6 +37,7 @@ from archdsl.estimates.params import Params, ParamsReport, estimate
 from archdsl.estimates.sharding import Step, StepPlan
 from archdsl.estimates.sweep import hopeless
 from archdsl.frontend.load import Settings, Spec, load_found, request_of
+from archdsl.frozen import Frozen
 from archdsl.ir.graph import LoopNode
 from archdsl.passes.decode import planned
 
@@ -137,7 +138,6 @@ class FitReport(BaseModel):
     """How many models were counted."""
 
 
-@dataclass(frozen=True)
 class Workload(StepPlan):
     """What memory is needed for: a step of training that is run so, or of decoding `seq` positions that are kept."""
 
@@ -277,8 +277,7 @@ def period(model: Model) -> int:
     return 1
 
 
-@dataclass(frozen=True)
-class _Ratio:
+class _Ratio(Frozen):
     """The aspect ratio: the one size over the other, in which range, and what the spec has."""
 
     over: str
@@ -301,8 +300,7 @@ class _Ratio:
         return abs(math.log(values[self.over] / values[self.under] / self.own))
 
 
-@dataclass(frozen=True)
-class _Counted:
+class _Counted(Frozen):
     """One model: what it holds and, where memory is asked for, what that is made of."""
 
     params: Params

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from archdsl.estimates.dtypes import Dtype, width
 from archdsl.estimates.mask_density import count
+from archdsl.frozen import Frozen
 from archdsl.ir.cost import Amount, Cost, elements, whole_at
 from archdsl.ir.graph import OpNode, Value
 from archdsl.passes.decode import ALL, NEW, DecodePlan
@@ -32,8 +32,7 @@ from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, FlatWe
 from archdsl.passes.gradients import wanting
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(Frozen):
     """One use of an op on one device. Of an op within a recurrence, all its steps."""
 
     path: str

@@ -12,7 +12,7 @@ What a decoder keeps is what a step of `archdsl compile --to onnx --decode` take
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import BaseModel
@@ -24,6 +24,7 @@ from archdsl.estimates.dtypes import BYTES, Dtype, width
 from archdsl.estimates.flops import EstimateReport, demand_sizes, sizes_at
 from archdsl.estimates.kernels import Cut
 from archdsl.estimates.params import output_projections
+from archdsl.frozen import Frozen
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.graph import Model, Value, Weight
 from archdsl.ir.paths import starred
@@ -224,8 +225,7 @@ def estimate(
 # --- weights and states -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(Frozen):
     """A weight that so many layers have."""
 
     weight: Weight
@@ -329,8 +329,7 @@ def _of_weight(optimizer: Optimizer, t: Tensor, dtype: Dtype, hidden: bool) -> I
 # --- decoding ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Kept:
+class _Kept(Frozen):
     """One tensor that is kept."""
 
     kind: Literal["cache", "state", "once"]

@@ -16,7 +16,6 @@ What a step is expected to take follows from the part of the peak that is given,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from pydantic import BaseModel
@@ -30,6 +29,7 @@ from archdsl.estimates.kernels import Kernel, kernels
 from archdsl.estimates.mesh import Mesh
 from archdsl.estimates.needs import Inference, Prefill, Serving
 from archdsl.estimates.sharding import Compute, Kind, Shares, Step, StepPlan
+from archdsl.frozen import Frozen
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.paths import starred
@@ -179,8 +179,7 @@ class Roofline(BaseModel):
     notes: list[str]
 
 
-@dataclass(frozen=True)
-class Cluster:
+class Cluster(Frozen):
     """Devices, and how they are linked."""
 
     device: Device

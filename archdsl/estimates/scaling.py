@@ -17,13 +17,13 @@ token, of the corpus and the tokens that a law was fitted on: losses of differen
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pydantic import BaseModel
 
 from archdsl.diagnostics import error
 from archdsl.frontend.load import wrong_argument
+from archdsl.frozen import Frozen
 
 LawName = Literal["kaplan", "chinchilla", "replication"]
 LAWS: tuple[LawName, ...] = get_args(LawName)
@@ -58,8 +58,7 @@ class ScalingReport(BaseModel):
     runs: list[TrainingRun]
 
 
-@dataclass(frozen=True)
-class _Parametric:
+class _Parametric(Frozen):
     """L = E + A / N^α + B / D^β."""
 
     source: str
@@ -95,8 +94,7 @@ class _Parametric:
         return self.loss(best, flops / (6 * best))
 
 
-@dataclass(frozen=True)
-class _Kaplan:
+class _Kaplan(Frozen):
     """Best N = N_e · C^p and L = (C_c / C)^α_C, C in PF-days; L = ((N_c / N)^(α_N / α_D) + D_c / D)^α_D."""
 
     source: str = "Kaplan et al., 2020"

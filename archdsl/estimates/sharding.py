@@ -29,6 +29,7 @@ from archdsl.estimates.flops import demand_sizes, sizes_at
 from archdsl.estimates.kernels import Cut
 from archdsl.estimates.memory import Optimizer, Tensor, optimizer_states, step_temporaries
 from archdsl.estimates.mesh import Mesh, divisors, nearest_divisors, one_of
+from archdsl.frozen import Frozen
 from archdsl.ir.dims import Poly, expr_text, free_names
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.paths import layer_of, starred
@@ -148,8 +149,7 @@ class Sharding(BaseModel):
     notes: list[str]
 
 
-@dataclass(frozen=True)
-class StepPlan:
+class StepPlan(Frozen):
     """How a step is run."""
 
     mesh: Mesh = field(default_factory=Mesh)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.decisions import Decisions
+from archdsl.frozen import Entity
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Lit, Num, Var, substitute
 from archdsl.ir.dims import Value as DimValue
@@ -50,8 +51,7 @@ BROKEN = {
 # --- demands on the model around --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Hoisted:
+class Hoisted(Entity):
     """The output of a primitive that depends on nothing but sizes, options and other demands."""
 
     op: str
@@ -80,8 +80,7 @@ class Hoisted:
             yield from numbers_of(self.options)
 
 
-@dataclass(frozen=True, eq=False)
-class ModelInput:
+class ModelInput(Entity):
     """The model's input of a kind (`padding`, `documents`) over the axis that one of its inputs has."""
 
     kind: str
@@ -93,8 +92,7 @@ class ModelInput:
         return ("input", self.kind, self.axis)
 
 
-@dataclass(frozen=True, eq=False)
-class OuterValue:
+class OuterValue(Entity):
     """A value of a block around."""
 
     value: Value
@@ -104,8 +102,7 @@ class OuterValue:
         return ("value", id(self.value))
 
 
-@dataclass(frozen=True, eq=False)
-class SharedUse:
+class SharedUse(Entity):
     """A shared instance: the module, or one of its weights."""
 
     instance: SharedModule

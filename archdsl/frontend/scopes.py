@@ -10,6 +10,7 @@ from archdsl.diagnostics.source import Span
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import tensor_params
 from archdsl.frontend.modules import SpecModule
+from archdsl.frozen import Entity, Frozen
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import Value
 from archdsl.ir.static import BlockValue, Declared, SharedModule
@@ -38,29 +39,25 @@ class ReportedError(Exception):
     """Raised where a poisoned name is read: the error has been reported."""
 
 
-@dataclass(frozen=True, eq=False)
-class MaskRule:
+class MaskRule(Entity):
     """`window`, `keys` …: a mask that still needs its argument."""
 
     name: str
 
 
-@dataclass(frozen=True)
-class FunctionValue:
+class FunctionValue(Frozen):
     """`shared`, `accepts`, `offer`."""
 
     name: str
 
 
-@dataclass(frozen=True, eq=False)
-class SchemeRule:
+class SchemeRule(Entity):
     """A scheme that still takes numbers."""
 
     name: str
 
 
-@dataclass(frozen=True)
-class TrainingCondition:
+class TrainingCondition(Frozen):
     """The condition `training`."""
 
 
@@ -113,8 +110,7 @@ class Scope:
         return found
 
 
-@dataclass(frozen=True, eq=False)
-class BlockCall:
+class BlockCall(Entity):
     """One application of a block to tensors: those in order, and those by name."""
 
     template: BlockValue

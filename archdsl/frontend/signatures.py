@@ -4,7 +4,6 @@ blocks are matched here alike."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from archdsl.diagnostics import Label, error
@@ -13,6 +12,7 @@ from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import axes_of, hypers_of, tensor_kind, tensor_params
 from archdsl.frontend.hypers import Hypers
 from archdsl.frontend.scopes import ABSENT, MISSING, Absent, BlockCall, BodyState, Given, Scope
+from archdsl.frozen import Frozen
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Lit, Num, Poly, Shape, Var, expr_text, literal, num, shape_text
 from archdsl.ir.graph import BOOLEANS, FLOATS, INTEGERS, Input, Value
@@ -43,8 +43,7 @@ TAKEN = {
 }
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(Frozen):
     """The tensors that a primitive or a declared block takes, and where it is applied."""
 
     name: str

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from typing import Any
 
+from archdsl.frozen import Frozen
 from archdsl.ir import dims
 from archdsl.ir.closure import instantiated_names
 from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Opaque, Poly, Symbol, Value, Var, divides, free_names, substitute
@@ -72,8 +73,7 @@ def longest_sequence(graph: Graph, context: Num) -> dict[str, Expr]:
 # --- from blocks to the root ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Closed:
+class _Closed(Frozen):
     """A block with all that it calls, in its names: conditions, and sizes of what is shared, by what they are of."""
 
     conditions: dict[Condition, None] = field(default_factory=dict)

@@ -8,14 +8,13 @@ is multiplied with the pairs that its mask lets through, which are counted last,
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 
+from archdsl.frozen import Entity, Frozen
 from archdsl.ir.dims import Num, Poly, Shape, Value, evaluate, mul
 from archdsl.ir.masks import Mask
 
 
-@dataclass(frozen=True, eq=False)
-class Pairs:
+class Pairs(Entity):
     """The pairs of a query and a key that a mask lets through, the last query standing at the last key."""
 
     mask: Mask
@@ -36,16 +35,14 @@ class Pairs:
         return f"pairs({self.mask}, {self.queries}, {self.keys})"
 
 
-@dataclass(frozen=True)
-class Amount:
+class Amount(Frozen):
     """FLOPs; for each pair, where `pairs` are given."""
 
     flops: Value
     pairs: Pairs | None = None
 
 
-@dataclass(frozen=True)
-class Contraction:
+class Contraction(Frozen):
     """A sum of products of two sides. The gradient by either side costs as much as the contraction itself.
 
     `left` and `right` say what each side is made of: inputs by their number, weights by their name; () for a side that
@@ -56,8 +53,7 @@ class Contraction:
     right: tuple[int | str, ...]
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(Frozen):
     """One use of a primitive, forwards."""
 
     contractions: tuple[Contraction, ...] = ()

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
 
 from archdsl.diagnostics.source import Span
+from archdsl.frozen import Entity, Frozen
 from archdsl.syntax.limits import MAX_BITS, MAX_EXPRESSION, MAX_PRODUCTS, raising
 
 # --- symbolic values ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, order=True)
-class Symbol:
+class Symbol(Frozen, order=True):
     """A size that only the running model knows: `batch`, `time`; or, not `whole`, a name that may stand for any
     number."""
 
@@ -35,8 +34,7 @@ class TooLargeError(OverflowError):
     """A number, or the expression that makes it, is beyond the compiler's limits. The text says which of them."""
 
 
-@dataclass(frozen=True)
-class Opaque:
+class Opaque(Frozen):
     """A function of symbols that is not a polynomial: `floor(time / 3)`, `sqrt(time)`."""
 
     function: str
@@ -57,8 +55,7 @@ Atom = Symbol | Opaque
 Monomial = tuple[tuple[Atom, int], ...]
 
 
-@dataclass(frozen=True)
-class Poly:
+class Poly(Frozen):
     """A sum of products of atoms with exact coefficients; powers may be negative. Never constant: see `poly`."""
 
     terms: tuple[tuple[Monomial, Fraction], ...]
@@ -439,22 +436,19 @@ def evaluate(value: Value, sizes: Mapping[str, int]) -> int | Fraction | float:
 # --- expressions in the names of a block ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Lit:
+class Lit(Frozen):
     """A number as it was written."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Var:
+class Var(Frozen):
     """A name of the enclosing block: a hyper-parameter, an axis, a `let`."""
 
     name: str
 
 
-@dataclass(frozen=True)
-class Bin:
+class Bin(Frozen):
     op: str
     left: Expr
     right: Expr
@@ -465,8 +459,7 @@ class Bin:
         return _weight(self.left) + _weight(self.right)
 
 
-@dataclass(frozen=True)
-class Fn:
+class Fn(Frozen):
     name: str
     args: tuple[Expr, ...]
 
@@ -646,8 +639,7 @@ def shortest(expr: Expr, local: Mapping[str, Expr]) -> Expr:
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Num:
+class Num(Entity):
     """A number of a spec. Compare `value`s; print `expr`s; blame `origin`s."""
 
     value: Value

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from archdsl.frozen import Entity
 from archdsl.ir.graph import CallNode, CondNode, Graph, LoopNode, Node, OpNode, ScanNode
 
 Fact = TypeVar("Fact")
@@ -41,8 +42,7 @@ class Run(Generic[Fact]):
         return [self.fact(v) for v in self.graph.outputs if v is not None]
 
 
-@dataclass(frozen=True, eq=False)
-class Level(Generic[Fact]):
+class Level(Entity, Generic[Fact]):
     """One level of a visit: the run, and the node in it that holds the next level."""
 
     run: Run[Fact]

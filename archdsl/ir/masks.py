@@ -8,17 +8,16 @@ adds nothing (`full & m` is m).
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from archdsl.frozen import Entity
 from archdsl.ir.dims import Expr, Num, Poly
 
 if TYPE_CHECKING:
     from archdsl.ir.graph import Value
 
 
-@dataclass(frozen=True, eq=False)
-class Mask:
+class Mask(Entity):
     """A leaf is a `rule` with numbers (`window(128)`), or one that reads a tensor (`keys(real)`); `padding` and
     `documents` without a tensor stand for the model's own inputs of that kind. An inner node has `parts`."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from functools import cache, cached_property
 from typing import Any, ClassVar, Literal, Protocol
@@ -245,8 +245,7 @@ class OnnxScope(Protocol):
 # --- which positions an op reads --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class At:
+class At(Frozen):
     """The latest position read along one axis of an input: sum of `scale` x (position along an output axis), plus
     `offset`.
 
@@ -277,8 +276,7 @@ Reads = tuple["At | None", ...]
 """For one input: for each of its axes the latest position read, or EVERYWHERE."""
 
 
-@dataclass(frozen=True)
-class Joint:
+class Joint(Frozen):
     """A sum, or a mean with weights, of what elements of several inputs make together.
 
     `terms` names the axes of each input (() for one that is no tensor), `result` those of the result; a name that the
@@ -290,8 +288,7 @@ class Joint:
     nothing: tuple[float | None, ...]
 
 
-@dataclass(frozen=True)
-class Regrouping:
+class Regrouping(Frozen):
     """What an op does that only cuts, moves and merges the axes of its first input. `cuts` are the sizes that each
     input axis is cut into, the last running fastest; `axes` the (input axis, cut) that each output axis is made of,
     again the last running fastest."""
@@ -300,8 +297,7 @@ class Regrouping:
     axes: tuple[tuple[tuple[int, int], ...], ...]
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(Frozen):
     """How an op works where some of its tensors are cut into equal parts, one on each device.
 
     `axis` is the axis of every output that is cut, from 0; None where the outputs are whole: the parts of the only one
@@ -316,8 +312,7 @@ class Parts:
     sizes: tuple[Num, ...] = ()
 
 
-@dataclass(frozen=True)
-class Saved:
+class Saved(Frozen):
     """What the gradients of one use of an op need, where the op is one kernel: inputs and outputs by their number, and
     numbers of its own, each with their type. Of `factors` each input is needed for the gradients of the others alone.
     `scores` are what the core of attention keeps too where it is no single kernel."""
@@ -445,8 +440,7 @@ Family = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class State:
+class State(Frozen):
     """What a recurrence hands from one step of decoding to the next: zeros before the first position."""
 
     name: str
@@ -845,8 +839,7 @@ class Primitive:
 REAL_INPUTS = "x: [2, 5, 8]"
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(Frozen):
     """A use of a primitive, for the contract test and the reference: an expression over tensors `name: shape`, all
     sizes fixed.
 

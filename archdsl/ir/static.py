@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics.source import Span
+from archdsl.frozen import Entity, Frozen
 from archdsl.ir.dims import Expr, Lit, Num, Var
 from archdsl.ir.masks import Mask
 
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from archdsl.syntax import ast
 
 
-@dataclass(frozen=True)
-class EnumValue:
+class EnumValue(Frozen):
     """A bare word of the library: `pre`, `same`, `serial`."""
 
     name: str
@@ -40,15 +40,13 @@ def as_operand(value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True)
-class ElementRef:
+class ElementRef(Frozen):
     """An index into a list's distinct elements."""
 
     index: int
 
 
-@dataclass(frozen=True)
-class RepeatedPattern:
+class RepeatedPattern(Frozen):
     """`count * part`; `times` is what the count comes to."""
 
     count: Expr
@@ -56,24 +54,21 @@ class RepeatedPattern:
     times: int
 
 
-@dataclass(frozen=True)
-class JoinedPattern:
+class JoinedPattern(Frozen):
     parts: tuple[Pattern, ...]
 
 
 Pattern = ElementRef | RepeatedPattern | JoinedPattern
 
 
-@dataclass(frozen=True, eq=False)
-class ListValue:
+class ListValue(Entity):
     """A list; `pattern` is how the spec wrote it, over indices into `items`."""
 
     items: tuple[Any, ...]
     pattern: Pattern
 
 
-@dataclass(frozen=True, eq=False)
-class BlockValue:
+class BlockValue(Entity):
     """A block with some hyper-parameters set: a declaration, or a primitive. Every application makes its own weights.
     `label` is the hyper-parameter, slot or `let` it came through, if any."""
 
@@ -93,8 +88,7 @@ class BlockValue:
         return replace(self, label=name, alias=self.alias or name)
 
 
-@dataclass(frozen=True, eq=False)
-class Declared:
+class Declared(Entity):
     """A block or model declaration and the file whose names its body sees."""
 
     node: ast.BlockDecl | ast.ModelDecl
@@ -128,8 +122,7 @@ class SharedModule:
         return self.template.name
 
 
-@dataclass(frozen=True, eq=False)
-class Scheme:
+class Scheme(Entity):
     """A way to draw weights: `normal(0.02)`, `depth_scaled(0.02, layers)`."""
 
     name: str

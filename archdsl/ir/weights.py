@@ -15,15 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from archdsl.diagnostics.source import Span
+from archdsl.frozen import Frozen
 from archdsl.ir.graph import Block, CallNode, Model, OpNode, ParamNode, Weight
 from archdsl.ir.walk import modules
 
 
-@dataclass(frozen=True)
-class WeightInfo:
+class WeightInfo(Frozen):
     """A weight at its position in the model."""
 
     path: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
+from archdsl.frozen import Frozen
 from archdsl.ir.dims import Num
 from archdsl.ir.op import OnnxScope
 
@@ -54,8 +54,7 @@ def _counted(g: OnnxScope, length: Any, each: Any) -> tuple[Any, Any, Any]:
     return each, count, g.Sub(g.Mul(each, count), length)
 
 
-@dataclass(frozen=True)
-class Chunks:
+class Chunks(Frozen):
     """A sequence along axis 1 cut into chunks: `each` positions, `count` chunks, the last with `missing` positions too
     few. Numbers where the length is one, else vectors of one int64."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from archdsl.frozen import Frozen
 from archdsl.ir.cost import Amount, Cost, contracted, elements, times
 from archdsl.ir.dims import Num, Shape, add, binary, floordiv, free_names, num, product, shape_text, sub
 from archdsl.ir.graph import OpNode, Weight
@@ -51,8 +51,7 @@ def halves(a: Num) -> tuple[Num, Num]:
     return smaller, smaller if int(a) % 2 == 0 else minus(a, smaller)
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Frozen):
     """Windows of `kernel` positions, `dilation` apart, moved by `stride`, over `before` zeros, an axis and `after`."""
 
     kernel: Num

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from archdsl.frozen import Frozen
 from archdsl.ir.dims import Num, Shape, binary, num, sub
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import OpNode, Value
@@ -48,8 +48,7 @@ def arguments(position: Any) -> dict[str, Any]:
     return dict(template.args)
 
 
-@dataclass(frozen=True)
-class Factor:
+class Factor(Frozen):
     """What scores are multiplied with: the number, and how PyTorch writes it."""
 
     value: float

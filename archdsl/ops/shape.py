@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
 from archdsl.diagnostics import did_you_mean
+from archdsl.frozen import Frozen
 from archdsl.ir.dims import Bin, Num, Shape, binary, num, product, shape_text
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import (
@@ -654,8 +654,7 @@ def spread(groups: Sequence[Group], rank: int) -> list[Group]:
     return [g for group in groups for g in ([(f"...{i}",) for i in range(count)] if group == ("...",) else [group])]
 
 
-@dataclass(frozen=True)
-class RearrangePlan:
+class RearrangePlan(Frozen):
     """Axes before and after as groups of units that stay together, and their sizes."""
 
     left: list[Group]

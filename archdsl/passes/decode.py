@@ -30,6 +30,7 @@ from typing import Any
 
 from archdsl.dependence.causality import prove_output
 from archdsl.diagnostics import ArchError, error
+from archdsl.frozen import Entity, Frozen
 from archdsl.ir import verify
 from archdsl.ir.dims import Num, Poly, Shape, Symbol, with_symbol
 from archdsl.ir.graph import Model, Value
@@ -47,8 +48,7 @@ NARROWER = 3
 them costs more work a step."""
 
 
-@dataclass(frozen=True, eq=False)
-class CacheSpec:
+class CacheSpec(Entity):
     """A tensor of which all positions are kept."""
 
     value: Value
@@ -58,8 +58,7 @@ class CacheSpec:
     layer: int
 
 
-@dataclass(frozen=True, eq=False)
-class CarriedState:
+class CarriedState(Entity):
     """What a recurrence hands on."""
 
     node: FlatOp | FlatScan
@@ -67,8 +66,7 @@ class CarriedState:
     layer: int
 
 
-@dataclass(frozen=True, eq=False)
-class Latent:
+class Latent(Entity):
     """Attention whose keys and values are projections of `base`: the chain of nodes between."""
 
     base: tuple[Value, ...]
@@ -227,8 +225,7 @@ def _demand_causal(model: Model) -> None:
         raise ArchError([replace(problem, code="E0504", message=message, help=help_)])
 
 
-@dataclass(frozen=True)
-class _Taken:
+class _Taken(Frozen):
     """How an op that depends on the sequence is taken."""
 
     forms: tuple[Form, ...]

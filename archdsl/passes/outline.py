@@ -7,10 +7,11 @@ tied to the embedding becomes a linear layer too, and `tie` says which weight it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import is_
 
 from archdsl.diagnostics import ArchError, error
+from archdsl.frozen import Entity
 from archdsl.ir import verify
 from archdsl.ir.dims import Expr, Var
 from archdsl.ir.graph import (
@@ -36,8 +37,7 @@ OWN_TYPE = "archdsl_"
 """How a `model_type` of ours begins."""
 
 
-@dataclass(frozen=True, eq=False)
-class Outlined:
+class Outlined(Entity):
     """`model` is the decoder with `base` as a block of its own, which gives `hidden` [batch, time, width]; `head` is
     the linear layer that makes logits of it. `paths` maps every weight of the original model to its new path; `tie` is
     the weight that the head shares with the embedding, by its new path, or ''."""

@@ -20,6 +20,7 @@ from heapq import heappop, heappush
 from itertools import takewhile
 from typing import Literal
 
+from archdsl.frozen import Entity, Frozen
 from archdsl.ir.closure import instantiated_names
 from archdsl.ir.dims import Expr, Num, expr_text, substitute
 from archdsl.ir.graph import Block, CondNode, LossNode, Model, OpNode, Value
@@ -43,8 +44,7 @@ from archdsl.passes.gradients import wanting
 Kind = Literal["column", "row", "vocab", "expert", "replicated"]
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(Frozen):
     """How a weight is sharded: `column` and `row` of a pair of linear layers, or `vocab` (rows of an embedding, of an
     LM head) over `tp`, `expert` over `ep`. `axis` is the axis of the weight, None where it is replicated. `group` is
     the path that the weights of a pair have in common, that of the experts, or of the module."""
@@ -66,8 +66,7 @@ class Placement:
 REPLICATED = Placement("replicated")
 
 
-@dataclass(frozen=True)
-class Redistribution:
+class Redistribution(Frozen):
     """A tensor about which ranks communicate.
 
     `enter`: a replicated tensor is read by an op that works on shards, and its gradient is all-reduced over `tp`;
@@ -98,8 +97,7 @@ class Sharded:
     for all of these layers."""
 
 
-@dataclass(frozen=True, eq=False)
-class Partition:
+class Partition(Entity):
     """What the ranks of a mesh share of a model, whatever the sizes of its axes."""
 
     placements: Mapping[str, Placement]
@@ -176,16 +174,14 @@ def _shard_op(node: FlatOp, placements: Mapping[str, Placement], found: Sharded)
         found.redistributions += [Redistribution("leave" if parts.axis is None else "gather", node, node.outputs[0])]
 
 
-@dataclass(frozen=True)
-class _Shard:
+class _Shard(Frozen):
     """A tensor of which each rank has a shard: along which axis, and the linear layers that opened it."""
 
     axis: int
     origins: frozenset[int]
 
 
-@dataclass(frozen=True)
-class _Use:
+class _Use(Frozen):
     """An op that works on shards: how its inputs are sharded, and what it makes of them."""
 
     axes: tuple[int | None, ...]

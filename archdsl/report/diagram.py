@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from archdsl.diagnostics import error
 from archdsl.estimates.kinds import ATTENTION
+from archdsl.frozen import Frozen
 from archdsl.ir.dims import Lit, Num, Poly, expr_text, free_names
 from archdsl.ir.graph import (
     Block,
@@ -69,8 +70,7 @@ class BoxGroup:
                 yield from part.boxes()
 
 
-@dataclass(frozen=True)
-class Arrow:
+class Arrow(Frozen):
     """Where data goes, by ids of boxes."""
 
     source: str

@@ -4,7 +4,6 @@ is imported when one is drawn."""
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
 from html import escape
 from importlib.util import find_spec as installed
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from archdsl.diagnostics import error
 from archdsl.files import written_beside
+from archdsl.frozen import Frozen
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,8 +117,7 @@ def plot_estimate(report: EstimateReport, path: Path) -> None:
     _write(figure, path, f"{report.model} ({report.source})", [panel.table for panel in panels])
 
 
-@dataclass(frozen=True)
-class _Bars:
+class _Bars(Frozen):
     """A panel: a bar for each name, made of parts, and the table that it is drawn from."""
 
     title: str
@@ -138,8 +137,7 @@ class _Bars:
         _draw(axes, self)
 
 
-@dataclass(frozen=True)
-class _Course:
+class _Course(Frozen):
     """A panel: what is in memory in the course of a step, stretch by stretch, and the most within each."""
 
     title: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from archdsl.diagnostics import error
+from archdsl.frozen import Frozen
 from archdsl.ir.graph import Model
 from archdsl.run.smoke import demand_torch, device_called, fits, load_weights, one_line
 
@@ -40,8 +40,7 @@ class GenerateReport(BaseModel):
     """Of all rows together, the first of each left out."""
 
 
-@dataclass(frozen=True)
-class Sampling:
+class Sampling(Frozen):
     """How a token is chosen: see `stream` of an emitted module."""
 
     temperature: float = 0.0

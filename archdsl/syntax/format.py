@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from archdsl.diagnostics.source import Source
+from archdsl.frozen import Frozen
 from archdsl.syntax import ast
 from archdsl.syntax.align import align
 from archdsl.syntax.layout import LOOSE, WIDTH, Layout, end_column, flat, signature, tensor_type
@@ -38,8 +38,7 @@ def format_file(tree: ast.File, source: Source) -> str:
     return align(text + "\n", source.text) if text else ""
 
 
-@dataclass(frozen=True)
-class _Comment:
+class _Comment(Frozen):
     start: int
     end: int
     text: str

@@ -11,9 +11,10 @@ import hashlib
 import importlib.util
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from archdsl.frozen import Frozen
 from archdsl.resources import grammar_text
 from archdsl.syntax import cache
 
@@ -21,8 +22,7 @@ STARTS = ("file", "header", "expression")
 END = "$END"
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(Frozen):
     """A rule of the grammar as the parser needs it."""
 
     name: str
@@ -35,8 +35,7 @@ class Rule:
     """Whether it only gathers a list for the rule it stands in (`_rule`, and the repetitions that lark names)."""
 
 
-@dataclass(frozen=True)
-class Tables:
+class Tables(Frozen):
     """What to do in each state, and how to cut a text into tokens."""
 
     shifts: list[dict[str, int]]

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 
+from archdsl.frozen import Frozen
 from archdsl.ir.dims import Num, binary, function, num, product
 from archdsl.ir.graph import Block, Graph, Model, OpNode, ParamNode, Weight
 from archdsl.ir.static import Scheme
@@ -38,15 +39,13 @@ from archdsl.weights.branches import branch_ends, query_key_maps
 # --- laws -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Constant:
+class Constant(Frozen):
     """One number everywhere."""
 
     value: Num
 
 
-@dataclass(frozen=True)
-class Normal:
+class Normal(Frozen):
     """A normal distribution. `torch` is the function of `nn.init` that does the same, where there is one, with
     `gain`."""
 
@@ -56,16 +55,14 @@ class Normal:
     gain: Num | None = None
 
 
-@dataclass(frozen=True)
-class TruncatedNormal:
+class TruncatedNormal(Frozen):
     """A normal distribution of mean 0 within ± `limit` of its standard deviations `std`."""
 
     std: Num
     limit: Num
 
 
-@dataclass(frozen=True)
-class Uniform:
+class Uniform(Frozen):
     """Uniform within ± `bound`. `torch` and `gain` as for `Normal`."""
 
     bound: Num
@@ -73,16 +70,14 @@ class Uniform:
     gain: Num | None = None
 
 
-@dataclass(frozen=True)
-class Orthogonal:
+class Orthogonal(Frozen):
     """`gain` times a matrix with orthonormal rows or columns, whichever are fewer; further axes belong to the
     columns."""
 
     gain: Num
 
 
-@dataclass(frozen=True)
-class Expression:
+class Expression(Frozen):
     """An expression over draws, `indices` and numbers."""
 
     graph: Graph
@@ -94,8 +89,7 @@ Law = Constant | Normal | TruncatedNormal | Uniform | Orthogonal | Expression
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class WeightRole:
+class WeightRole(Frozen):
     """What a weight's surroundings say: whether it ends a residual branch, whether it makes queries or keys, the
     block's width."""
 
@@ -164,8 +158,7 @@ def _default(weight: Weight) -> Law:
     return Constant(num(0))
 
 
-@dataclass(frozen=True)
-class Drawn:
+class Drawn(Frozen):
     """A weight that a scheme is applied to."""
 
     weight: Weight

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from archdsl.backends.torch.lists import list_tree
 from archdsl.backends.torch.tree import PyNode, Read, Variable, lift, py
+from archdsl.frozen import Frozen
 from archdsl.ir import dims
 from archdsl.ir.dims import Bin, Expr, Lit
 from archdsl.ir.op import Tree
@@ -18,8 +18,7 @@ INDEXED = "Indexed"
 """The kind of a tree that is no Python yet: what makes a layer, and the index that it is to be given last."""
 
 
-@dataclass(frozen=True)
-class Index:
+class Index(Frozen):
     """The number of a layer: a local that counts, or none, and a number to be added."""
 
     local: Tree | None = None

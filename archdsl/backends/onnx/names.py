@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from archdsl.frozen import Frozen
 from archdsl.ir.graph import Model, Value
 
 Convention = Literal["hf", "spec"]
@@ -19,8 +20,7 @@ INPUTS = {"segments": "token_type_ids", "pixels": "pixel_values", "mel": "input_
 SIZES = {"batch": "batch_size", "time": "sequence_length"}
 
 
-@dataclass(frozen=True)
-class Names:
+class Names(Frozen):
     """Other names of inputs and of open sizes, by those of the spec; those of outputs, in order."""
 
     outputs: Sequence[str]

@@ -12,7 +12,6 @@ and what is neither.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ import onnx_ir as ir
 
 from archdsl.backends.onnx.builder import CONTRIB
 from archdsl.diagnostics import error
+from archdsl.frozen import Frozen
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, FlatWeight
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ ROUNDED = {"accuracy_level": 4}
 SCALES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 
-@dataclass(frozen=True)
-class Quantized:
+class Quantized(Frozen):
     """A matrix [..., out, in] in its three parts: codes [..., out, blocks, bytes], scales [..., out, blocks] and zero
     points [..., out, bytes], two of four bits to a byte."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from archdsl.backends.onnx.write import Written, write
 from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.params import vocabulary
 from archdsl.files import write_text
+from archdsl.frozen import Frozen
 from archdsl.ir.graph import Model
 from archdsl.passes.decode import DecodePlan, plan
 from archdsl.passes.flatten import FlatOp
@@ -41,8 +42,7 @@ PORTABLE = "`--target portable` writes the graph, which a program of your own fe
 _PAST = re.compile(r"past_key_values\.(\d+)\.(.+)")
 
 
-@dataclass(frozen=True)
-class Configs:
+class Configs(Frozen):
     """The files, by name; and why one or both are missing, "" where none is."""
 
     files: Mapping[str, BaseModel]
@@ -183,8 +183,7 @@ class GenaiConfig(BaseModel):
     search: GenaiSearch
 
 
-@dataclass(frozen=True)
-class _Sizes:
+class _Sizes(Frozen):
     layers: int
     kv_heads: int
     key: int

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from io import BytesIO
 from math import prod
 from pathlib import Path
@@ -26,6 +25,7 @@ from archdsl.backends.onnx.quantize import Quantized, in_rows, quantized
 from archdsl.backends.onnx.write import Written
 from archdsl.diagnostics import ArchError, error
 from archdsl.files import written_beside
+from archdsl.frozen import Frozen
 from archdsl.ir.graph import Model
 from archdsl.ir.weights import WeightInfo
 from archdsl.signals import stop_if_asked
@@ -64,8 +64,7 @@ Pieces = Callable[[WeightInfo], Iterator["NDArray[Any]"]]
 """The numbers of a weight, in order, in pieces of any size."""
 
 
-@dataclass(frozen=True)
-class OnnxFiles:
+class OnnxFiles(Frozen):
     """The files that were written."""
 
     graphs: tuple[Path, ...]

@@ -9,14 +9,15 @@ CPU, with copies to and fro.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from archdsl.frozen import Frozen
 
 HALVES = ("float16", "bfloat16")
 ALL = ("float32", *HALVES)
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(Frozen):
     """`operators` of com.microsoft by the types that they are offered in."""
 
     name: str

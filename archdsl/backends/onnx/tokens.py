@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from archdsl.frozen import Frozen
 
-@dataclass(frozen=True)
-class Tokens:
+
+class Tokens(Frozen):
     """Ids with a meaning, which no spec tells. `end` are those that end a text: without one, optimum generates as many
     tokens as it is asked for, and onnxruntime-genai ends at that of padding. `padding` fills the rows of a batch: by
     default the first of `end`, or 0."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from archdsl.backends.onnx.quantize import Quantized, Quantizer, settle
 from archdsl.backends.onnx.scope import OnnxNodeScope, scan
 from archdsl.backends.onnx.targets import TARGETS, Target
 from archdsl.diagnostics import error
+from archdsl.frozen import Frozen
 from archdsl.ir.dims import Num, Poly, Shape, Symbol, symbol, with_symbol
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import Model, Value
@@ -30,8 +31,7 @@ from archdsl.version import __version__
 from archdsl.weights.initialization import Laws, laws_of
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(Frozen):
     """A graph without its weights. `weights` are its initializers by path, to be given their numbers by
     `archdsl.backends.onnx.store`."""
 

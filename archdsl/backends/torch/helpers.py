@@ -9,14 +9,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from symtable import SymbolTable, symtable
 
+from archdsl.frozen import Frozen
 
-@dataclass(frozen=True)
-class Helper:
+
+class Helper(Frozen):
     """A definition of `runtime/`: its source, and every name that it reads and does not define itself."""
 
     name: str

@@ -12,11 +12,12 @@ modules do anyway.  Weights that are drawn alike share a loop where that is shor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from archdsl.backends.torch.tree import OMITTED, Code, Part, PyNode, Read, Variable, constant, counted, lift, mapped, py
+from archdsl.frozen import Frozen
 from archdsl.ir.dims import Expr, Num, binary, free_names, num, same_shape, whole_number
 from archdsl.ir.graph import (
     Block,
@@ -83,8 +84,7 @@ MODULE = Read(Variable("module"))
 """Where a module is meant of which it is not settled yet what reads it."""
 
 
-@dataclass(frozen=True)
-class InitModule:
+class InitModule(Frozen):
     """A submodule or raw weight, or a list of them if `listed`, and what is done to MODULE in its place."""
 
     tree: Part

@@ -31,6 +31,7 @@ from archdsl.backends.torch.tree import (
     words,
 )
 from archdsl.frontend.block_builder import Hoisted
+from archdsl.frozen import Entity
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Num, Var
 from archdsl.ir.graph import (
@@ -170,8 +171,7 @@ def cache_name(method: Method) -> str:
     return parameter_names(method)[[p.target for p in method.parameters].index(method.cache)]
 
 
-@dataclass(frozen=True, eq=False)
-class Merged:
+class Merged(Entity):
     """A method that is two: `plain` without a cache, `step` with one."""
 
     method: Method

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from archdsl.backends.torch.loops import Folding
@@ -55,6 +54,7 @@ from archdsl.backends.torch.tree import (
     unparse,
     zipped,
 )
+from archdsl.frozen import Frozen
 from archdsl.ir.op import Tree
 
 LONG = 96
@@ -89,8 +89,7 @@ def reads(steps: Sequence[Step], results: Sequence[Tree]) -> Counter[Target]:
     return found
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(Frozen):
     """An expression that waits for what reads it, and the comment with its shape."""
 
     expr: Tree

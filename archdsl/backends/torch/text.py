@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from archdsl.backends.torch.lower import Method
@@ -20,6 +20,7 @@ from archdsl.backends.torch.statements import (
     bound,
 )
 from archdsl.backends.torch.tree import Part, PyNode, Read, leaves, py, trees, unparse
+from archdsl.frozen import Frozen
 from archdsl.ir.op import Tree
 
 Leaf = Callable[[Any], str]
@@ -173,8 +174,7 @@ def part_text(x: Any) -> str:
     return f"self.{x.name}[{x.index}]"
 
 
-@dataclass(frozen=True)
-class Scheduled:
+class Scheduled(Frozen):
     """A method whose statements have names."""
 
     method: Method

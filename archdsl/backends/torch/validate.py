@@ -40,6 +40,7 @@ from archdsl.backends.torch.python import field_name
 from archdsl.backends.torch.text import quoted
 from archdsl.backends.torch.tree import Made, NumberLeaf, Part, PyNode, Read, Variable, frozen
 from archdsl.diagnostics import InternalError
+from archdsl.frozen import Entity, Frozen
 from archdsl.ir import dims
 from archdsl.ir.dims import Poly
 from archdsl.ir.graph import Block, Model, Value
@@ -53,36 +54,31 @@ class InvalidError(InternalError):
     """A file that is not what was meant."""
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(Frozen):
     """A tensor, or something else that is known by how it is made."""
 
     id: int
 
 
-@dataclass(frozen=True)
-class PartRef:
+class PartRef(Frozen):
     """A submodule or raw weight of the instance: an attribute, or an item of one."""
 
     name: str
     index: int | None = None
 
 
-@dataclass(frozen=True)
-class ClassInstance:
+class ClassInstance(Frozen):
     """The instance of a class of the file, by its arguments."""
 
     name: str
     arguments: tuple[tuple[str, Any], ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Self:
+class Self(Entity):
     """The instance whose methods are run."""
 
 
-@dataclass(frozen=True, eq=False)
-class Config:
+class Config(Entity):
     """The Config, with the spec's own numbers."""
 
     fields: Mapping[str, Any]
@@ -136,8 +132,7 @@ class Terms:
         return self.known.setdefault(key, Term(len(self.known)))
 
 
-@dataclass(frozen=True)
-class Real:
+class Real(Frozen):
     """A number that need not be whole."""
 
     value: float

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
+from archdsl.frozen import Frozen
 from archdsl.passes.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ Name = Literal["generate", "loss", "parallel", "cpu", "float8", "varlen"]
 NAMES: tuple[Name, ...] = get_args(Name)
 
 
-@dataclass(frozen=True)
-class Extras:
+class Extras(Frozen):
     """`sections` are those to write; `checkpoint` is what the backward pass computes again instead of storing it."""
 
     sections: frozenset[Name] = frozenset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from archdsl.backends.torch.classes import Classes, ClassGroup
@@ -16,6 +16,7 @@ from archdsl.backends.torch.tree import Part, Read, Variable, call_tree, leaves,
 from archdsl.backends.torch.tree import PyNode as Expression
 from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.params import vocabulary
+from archdsl.frozen import Frozen
 from archdsl.ir.dims import shape_text
 from archdsl.ir.graph import (
     Block,
@@ -81,8 +82,7 @@ def update_bias(self, speed: float = 0.001) -> None:
 '''.strip()
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(Frozen):
     """The end of a model's graph: from one tensor, each position by itself, to the logits."""
 
     hidden: Value
