@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from weakref import WeakKeyDictionary
 
 from archdsl.estimates.dtypes import Dtype, width
@@ -227,10 +228,7 @@ class _KernelWalk(Sized):
         assert node.node.active is not None
         assert node.node.copies is not None
         copies, active = int(node.node.copies), int(node.node.active)
-        tokens = 1
-        for d in x.shape[:-1]:
-            tokens *= whole_at(d.value, self.sizes)
-        tokens //= self.cut.rows(node)
+        tokens = prod(whole_at(d.value, self.sizes) for d in x.shape[:-1]) // self.cut.rows(node)
         met = 1 - (1 - active / copies) ** (max(tokens, 1) * self.cut.senders)
         rows = max(tokens, 1) * active
         if rows not in self.within:
@@ -260,10 +258,7 @@ class _KernelWalk(Sized):
         for weight in node.weights.values():
             if not all(d.static for d in weight.weight.shape):
                 continue
-            numbers = 1
-            for d in weight.weight.shape:
-                numbers *= int(d)
-            size = numbers * width(weight.weight.dtype, self.dtype) / self.cut.held(weight)
+            size = prod(map(int, weight.weight.shape)) * width(weight.weight.dtype, self.dtype) / self.cut.held(weight)
             if weight.weight.kind == "embedding" and not self.cost(node, taken).contractions:
                 size = min(size, sum(self.bytes(v) for v in taken.outputs))
             found += size

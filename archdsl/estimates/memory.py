@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 from typing import Literal
 
 from pydantic import BaseModel
@@ -234,10 +235,7 @@ class Tensor(Frozen):
 
     @property
     def numbers(self) -> int:
-        count = 1
-        for dim in self.shape:
-            count *= dim
-        return count
+        return prod(self.shape)
 
 
 def _tensors(model: Model) -> Iterator[Tensor]:

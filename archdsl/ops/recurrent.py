@@ -30,29 +30,6 @@ from archdsl.ops._common import demand_like, number, own_but, tensor_inputs
 from archdsl.ops._onnx import in_square, recurrence, zeros
 
 
-def recurrent_weights(call: Application, gates: int, suffix: str) -> Sequence[Weight]:
-    """The weights of torch's recurrent modules, under its names. It draws all of them by the hidden size."""
-    hidden, inputs = call.size("hidden"), call.axes["inputs"]
-    rows = binary("*", num(gates), hidden)
-    found = [
-        Weight(f"weight_ih{suffix}", (rows, inputs), "matrix", fan_in=hidden, fan_out=rows),
-        Weight(f"weight_hh{suffix}", (rows, hidden), "matrix", fan_in=hidden, fan_out=rows),
-    ]
-    if call.options["bias"]:
-        found += [Weight(f"bias_{kind}{suffix}", (rows,), "bias", fan_in=hidden, fan_out=rows) for kind in ("ih", "hh")]
-    return found
-
-
-def demand_act(call: Application) -> None:
-    if call.options["act"] not in ("tanh", "relu"):
-        raise call.error(
-            "E0204",
-            f"a plain recurrence has the activation `tanh` or `relu`, not `{call.options['act']}`",
-            option="act",
-            help="any other is a `scan`: `ys = scan h: [batch, hidden] = 0 for x_t in x { h = … emit h }`",
-        )
-
-
 def constructed(node: OpNode, e: TorchScope, cls: str, **more: Any) -> Tree:
     """What makes a recurrent module of that class."""
     if not node.options["bias"]:
@@ -61,32 +38,59 @@ def constructed(node: OpNode, e: TorchScope, cls: str, **more: Any) -> Tree:
     return e.py(f"{cls}({{*sizes}}, {{**more}})", sizes=sizes, more=more)
 
 
-def saved(node: OpNode, gates: int) -> Saved:
-    """Every state; and where there are gates, these, and what the new state is made of."""
-    shape = (num(gates + 1), *node.tensor(0).shape[:-1], number(node, "hidden"))
-    return Saved(outputs=(0,), own=((Amount(times(shape)), node.outputs[0].dtype),) if gates > 1 else ())
+class Recurrent(Primitive):
+    """A recurrence whose weights are those of torch's modules."""
 
-
-class Layer(Primitive):
-    """A recurrent layer: [batch, time, inputs] to [batch, time, hidden]."""
-
-    family = "recurrence"
-    worth_hoisting = True
     own_type = True
     in_place = True
     module: ClassVar[str]
     """torch's class, or the class of the emitted file that stands for it."""
     gates: ClassVar[int]
+    suffix: ClassVar[str] = ""
+    """What the names of weights end in."""
+
+    def check(self, call: Application) -> None:
+        if call.options.get("act", "tanh") not in ("tanh", "relu"):
+            raise call.error(
+                "E0204",
+                f"a plain recurrence has the activation `tanh` or `relu`, not `{call.options['act']}`",
+                option="act",
+                help="any other is a `scan`: `ys = scan h: [batch, hidden] = 0 for x_t in x { h = … emit h }`",
+            )
+
+    def weights(self, call: Application) -> Sequence[Weight]:
+        """Under torch's names. It draws all of them by the hidden size."""
+        hidden, inputs = call.size("hidden"), call.axes["inputs"]
+        rows, end = binary("*", num(self.gates), hidden), self.suffix
+        found = [
+            Weight(f"weight_ih{end}", (rows, inputs), "matrix", fan_in=hidden, fan_out=rows),
+            Weight(f"weight_hh{end}", (rows, hidden), "matrix", fan_in=hidden, fan_out=rows),
+        ]
+        if call.options["bias"]:
+            found += [
+                Weight(f"bias_{kind}{end}", (rows,), "bias", fan_in=hidden, fan_out=rows) for kind in ("ih", "hh")
+            ]
+        return found
+
+    def saves(self, node: OpNode) -> Saved:
+        """Every state; and where there are gates, these, and what the new state is made of."""
+        shape = (num(self.gates + 1), *node.tensor(0).shape[:-1], number(node, "hidden"))
+        return Saved(outputs=(0,), own=((Amount(times(shape)), node.outputs[0].dtype),) if self.gates > 1 else ())
+
+    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
+        return constructed(node, e, self.module)
+
+
+class Layer(Recurrent):
+    """A recurrent layer: [batch, time, inputs] to [batch, time, hidden]."""
+
+    family = "recurrence"
+    worth_hoisting = True
+    suffix = "_l0"
     carried: ClassVar[tuple[str, ...]] = ("h",)
     """What one step hands to the next."""
     order: ClassVar[tuple[int, ...]]
     """Which of torch's gates stands where in ONNX."""
-
-    def weights(self, call: Application) -> Sequence[Weight]:
-        return recurrent_weights(call, self.gates, "_l0")
-
-    def saves(self, node: OpNode) -> Saved:
-        return saved(node, self.gates)
 
     def flops(self, node: OpNode) -> Cost:
         """Each position by the weights of the input, each state by those of the states; no gradient reaches a start of
@@ -153,9 +157,6 @@ class Layer(Primitive):
         direction = "reverse" if node.options["reverse"] else "forward"
         return {"hidden_size": int(number(node, "hidden")), "direction": direction}
 
-    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
-        return constructed(node, e, self.module)
-
     def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
         y = e.let("y", e.py("{module}({0}, {start})", start=past[0]))
         return y, (e.py("{y}[:, -1]", y=y),)
@@ -171,14 +172,9 @@ class Layer(Primitive):
         return e.py("{module}({0}, {*starts})", starts=starts)
 
 
-class Cell(Primitive):
+class Cell(Recurrent):
     """One step of a recurrence: the rows of the input and of the state to the next state."""
 
-    own_type = True
-    in_place = True
-
-    module: ClassVar[str]
-    gates: ClassVar[int]
     mixes = False
 
     def check(self, call: Application) -> None:
@@ -192,12 +188,7 @@ class Cell(Primitive):
                     input=i,
                 )
             demand_like(self, call, i, but=rank - 1)
-
-    def weights(self, call: Application) -> Sequence[Weight]:
-        return recurrent_weights(call, self.gates, "")
-
-    def saves(self, node: OpNode) -> Saved:
-        return saved(node, self.gates)
+        super().check(call)
 
     def flops(self, node: OpNode) -> Cost:
         x, h = tensor_inputs(node, 0, 1)
@@ -231,9 +222,6 @@ class Cell(Primitive):
             return y
         return e.py("{y}.unflatten(0, {sizes})", y=y, sizes=(-1, *node.tensor(0).shape[1:-1]))
 
-    def torch_module(self, node: OpNode, e: TorchScope) -> Tree:
-        return constructed(node, e, self.module)
-
     def torch(self, node: OpNode, e: TorchScope) -> Tree | Sequence[Tree]:
         return self.back(node, e, e.py("{module}({*rows})", rows=[self.rows(node, e, i) for i in range(2)]))
 
@@ -254,10 +242,6 @@ class Rnn(Layer):
         "rnn(6, act: relu, bias: false)(x, h)  # x: [2, 5, 8], h: [2, 6]",
         "x -> rnn(6, reverse: true)",
     )
-
-    def check(self, call: Application) -> None:
-        super().check(call)
-        demand_act(call)
 
     def attributes(self, node: OpNode) -> dict[str, Any]:
         return {**super().attributes(node), "activations": [node.options["act"].capitalize()]}
@@ -339,10 +323,6 @@ class RnnCell(Cell):
         "rnn_cell(6)(x, h)  # x: [2, 8], h: [2, 6]",
         "rnn_cell(6, act: relu, bias: false)(x, h)  # x: [2, 3, 8], h: [2, 3, 6]",
     )
-
-    def check(self, call: Application) -> None:
-        super().check(call)
-        demand_act(call)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         y = g.Add(self.gates_of(node, g, "ih", 0), self.gates_of(node, g, "hh", 1))
