@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "archdsl"
 
 # From the bottom up; a module may import from its own room or those below.
 ROOMS = (
-    ("archdsl.version", "archdsl.signals", "archdsl.files"),
+    ("archdsl.version", "archdsl.signals", "archdsl.files", "archdsl.frozen"),
     ("archdsl.diagnostics",),
     ("archdsl.resources",),
     ("archdsl.syntax",),
@@ -36,7 +36,17 @@ ROOMS = (
 # A rule asks a primitive again, in the application that made a node: loaded only where verification is enabled.
 UPWARD = {("archdsl.ir.verify.rules", "archdsl.frontend.application")}
 
-LOOSE = {"__init__.py", "__main__.py", "api.py", "files.py", "resources.py", "signals.py", "version.py", "zoo.py"}
+LOOSE = {
+    "__init__.py",
+    "__main__.py",
+    "api.py",
+    "files.py",
+    "frozen.py",
+    "resources.py",
+    "signals.py",
+    "version.py",
+    "zoo.py",
+}
 """Modules that lie in no folder."""
 
 BACK_ENDS = ("matplotlib", "onnx", "onnx_ir", "onnxruntime", "torch", "transformers")
