@@ -66,3 +66,14 @@ def test_groups_that_do_not_work_out(use: str) -> None:
     with pytest.raises(ArchError) as problem:
         archdsl.load(text=f"model m(x: [2, 12]) {{ return x -> {use} }}")
     assert [d.code for d in problem.value.diagnostics] == ["E0401"]
+
+
+def test_what_has_no_weights_is_not_shared() -> None:
+    text = """
+    model m(x: [batch, time, 8]) -> [batch, time, 8] {
+      let d = shared(dropout(0.1))
+      let s = shared(shift)
+      return x -> d -> s -> d
+    }
+    """
+    assert archdsl.to_torch(text=text)(torch.ones(2, 3, 8)).shape == (2, 3, 8)
