@@ -56,8 +56,15 @@ class Functions(Names):
             return value
         if not isinstance(value, BlockValue):
             raise error("E0203", f"`shared` takes a block, and this is {kind_of(value)}", e.span)
-        if not isinstance(value.target, Declared) and not value.target.may_have_weights():
+        if not may_have_weights(value):
             return value  # there is nothing to share
+        if not isinstance(value.target, Declared) and not value.target.may_have_weights():
+            raise error(
+                "E0203",
+                f"`{value.name}` has no weights of its own that could be shared: the block that it is given has",
+                e.span,
+                help=f"declare a block around `{value.name}` and share that; a position can be shared by itself",
+            )
         return SharedModule(replace(value, label=""), scope.frame, "", e.span)
 
     def _option(self, block: Any, e: ast.Call, scope: Scope) -> Any:
@@ -185,3 +192,11 @@ def _tensor_mask(name: str, args: Sequence[Argument], span: Span) -> Mask:
     kind = "bool" if name in ("keys", "queries", "padding") else "int"
     demand_kind(kind, value, f"`{name}` takes {TAKEN[kind]}", where)
     return Mask(name, tensor=value)
+
+
+def may_have_weights(block: BlockValue) -> bool:
+    """Whether an application of a block may have weights, of its own or of the blocks that it is given."""
+    if isinstance(block.target, Declared) or block.target.may_have_weights():
+        return True
+    given = block.args.values()
+    return any(isinstance(v, SharedModule) or (isinstance(v, BlockValue) and may_have_weights(v)) for v in given)

@@ -585,8 +585,8 @@ class Primitive:
 
     @classmethod
     def may_have_weights(cls) -> bool:
-        """Whether an application may have weights, of its own or of what it is built of."""
-        return cls.weights is not Primitive.weights or cls.build is not Primitive.build
+        """Whether an application may have weights of its own."""
+        return cls.weights is not Primitive.weights
 
     def build(self, call: Application) -> Sequence[Value]:
         """What an application becomes in the graph; by default one node, or its input where it is `neutral`."""

@@ -9,6 +9,7 @@ from torch import nn
 
 import archdsl
 from archdsl.diagnostics import ArchError
+from archdsl.ops.registry import primitives
 
 
 def compiled(text: str) -> nn.Module:
@@ -68,12 +69,39 @@ def test_groups_that_do_not_work_out(use: str) -> None:
     assert [d.code for d in problem.value.diagnostics] == ["E0401"]
 
 
-def test_what_has_no_weights_is_not_shared() -> None:
-    text = """
-    model m(x: [batch, time, 8]) -> [batch, time, 8] {
-      let d = shared(dropout(0.1))
-      let s = shared(shift)
-      return x -> d -> s -> d
-    }
+ARGUMENTS = {
+    "transpose": "(1, 2)",
+    "permute": "(0, 2, 1)",
+    "flatten": "(1, 2)",
+    "rearrange": '("b t w -> t b w")',
+    "cast": "(float32)",
+    "pad": "(1)",
+    "rotate": "(rope)",
+    "linear": "(8)",
+    "dropout": "(0.1)",
+}
+
+
+@pytest.mark.parametrize("name", primitives())
+def test_a_shared_primitive_is_one_or_refused(name: str) -> None:
+    text = f"""
+    model m(x: [batch, time, 8]) {{
+      let s = shared({name}{ARGUMENTS.get(name, "")})
+      return x -> s
+    }}
     """
-    assert archdsl.to_torch(text=text)(torch.ones(2, 3, 8)).shape == (2, 3, 8)
+    try:
+        source = archdsl.torch_source(text=text)
+    except ArchError:
+        assert name not in ARGUMENTS
+    else:
+        assert "def forward(self, x: Tensor)" in source
+
+
+@pytest.mark.parametrize(
+    "use", ["sdpa(position: relative_bias(buckets: 8, max_distance: 9))", "experts(expert: mlp(hidden: 4), count: 3)"]
+)
+def test_what_only_its_blocks_have_is_not_shared(use: str) -> None:
+    text = f"model m(x: [batch, time, 8]) {{ let s = shared({use})  return s(x, x, x) }}"
+    with pytest.raises(ArchError, match="no weights of its own"):
+        archdsl.load(text=text)
