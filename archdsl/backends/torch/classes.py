@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -476,17 +477,25 @@ class Classes:
         while self.root_class in used:
             self.root_class += "Model"
         used.add(self.root_class)
-        for base, groups in by_name.items():
+        prefixes: dict[ClassGroup | None, str] = {}
+        for base, groups in reversed(by_name.items()):  # callers first
             aliases = {g: {s.alias for _, s in g.sites if s.alias} - {g.block.name} for g in groups}
+            within = {g: {prefixes.get(caller, "") for caller, _ in g.sites} for g in groups}
+
+            def own(group: ClassGroup, names: Mapping[ClassGroup, set[str]]) -> str:
+                """The one name of a group that no other has."""
+                others = {n for g, found in names.items() if g is not group for n in found}
+                return next(iter(names[group])) if len(names[group]) == 1 and not names[group] & others else ""
+
+            told = {g: class_name(singular(own(g, aliases))) for g in groups if own(g, aliases)}
+            told |= {g: "Expert" for g in groups if g not in told and g.block.copies}
+            alike = {g: within[g] for g in groups if g not in told}
             for group in groups:
-                own = aliases[group]
-                others = set().union(*(a for g, a in aliases.items() if g is not group))
-                name = base
-                if (len(groups) > 1 or name in used) and len(own) == 1 and not own & others:
-                    prefix = class_name(singular(next(iter(own))))
-                    name = _joined(prefix, base)
-                elif len(groups) > 1 and group.block.copies:
-                    name = f"Expert{base}"
+                prefix = told.get(group, "") if len(groups) > 1 or (base in used and own(group, aliases)) else ""
+                if len(alike) > 1 and group in alike:  # called as the layer that alone has it
+                    prefix = own(group, alike)
+                name = _joined(prefix, base) if prefix else base
+                prefixes[group] = prefix or re.split(r"(?<=[a-z])(?=[A-Z])", base)[0]
                 group.name = _numbered(name, used)
                 used.add(group.name)
 

@@ -23,7 +23,7 @@ class Config:
         assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
 
 
-class OwnPixel(nn.Module):
+class FirstOwnPixel(nn.Module):
     """The channels belong to the colours in turn, a third each."""
 
     def __init__(self, config: Config, features: int, gates: int = 1) -> None:
@@ -57,7 +57,7 @@ class FirstLayer(nn.Module):
         super().__init__()
         self.above = nn.Conv1d(2 * config.colours + config.colours, features, 7, padding="same", bias=False)
         self.left = nn.Conv1d(config.colours, features, 3, bias=False)
-        self.own = OwnPixel(config, features=features)
+        self.own = FirstOwnPixel(config, features=features)
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.size(1)
@@ -71,7 +71,7 @@ class FirstLayer(nn.Module):
         return above + left + self.own(x)
 
 
-class OwnPixel2(nn.Module):
+class OwnPixel(nn.Module):
     """The channels belong to the colours in turn, a third each."""
 
     def __init__(self, config: Config, features: int, channels: int, gates: int = 1) -> None:
@@ -104,9 +104,9 @@ class RowLSTM(nn.Module):
         super().__init__()
         self.hidden = config.hidden
         self.left = nn.Linear(width, 4 * config.hidden, bias=False)
-        self.own = OwnPixel2(config, features=config.hidden, gates=4, channels=width)
+        self.own = OwnPixel(config, features=config.hidden, gates=4, channels=width)
         self.above = nn.Conv1d(config.hidden, 4 * config.hidden, 3, padding="same", bias=False)
-        self.out = OwnPixel2(config, features=width, channels=config.hidden)
+        self.out = OwnPixel(config, features=width, channels=config.hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         batch = x.size(0)
@@ -133,9 +133,9 @@ class PixelRNNCifar(nn.Module):
         self.config = config
         self.first_layer = FirstLayer(config, features=2 * config.hidden)
         self.layers = nn.ModuleList(RowLSTM(config, width=2 * config.hidden) for _ in range(config.layers))
-        self.readout_1 = OwnPixel2(config, features=config.readout, channels=2 * config.hidden)
-        self.readout_2 = OwnPixel2(config, features=config.readout, channels=config.readout)
-        self.output = OwnPixel2(config, features=config.colours * config.levels, channels=config.readout)
+        self.readout_1 = OwnPixel(config, features=config.readout, channels=2 * config.hidden)
+        self.readout_2 = OwnPixel(config, features=config.readout, channels=config.readout)
+        self.output = OwnPixel(config, features=config.colours * config.levels, channels=config.readout)
         self.init_weights()
 
     def init_weights(self) -> None:
