@@ -10,7 +10,7 @@ import functools
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -120,20 +120,38 @@ def read_comment(text: str, stem: str) -> Comment:
 # --- families ---------------------------------------------------------------------------------------------------------
 
 
-def imported(words: Iterable[str] = ()) -> list[ZooFamily]:
-    """The families that checkpoints are imported after, called `hf/llama`, whose names or comments have these words."""
+def imported(
+    words: Iterable[str] = (), names: Iterable[str] = (), told: Callable[[int, int], None] | None = None
+) -> list[ZooFamily]:
+    """The families that checkpoints are imported after, called `hf/llama`, whose names or comments have these words;
+    only those of these `names`, if any."""
     from archdsl.resources import imported_files
 
     words = [w.lower() for w in words]
     comments = {p: _COMMENT.match(p.read_text(encoding="utf-8")) for p in imported_files().values()}
     texts = {p: f"hf/{p.stem} {comment[0] if comment else ''}".lower() for p, comment in comments.items()}
-    found = families([p for p, text in texts.items() if all(w in text for w in words)], f"{_CACHE}-hf")
+    names = {*names}
+    fits = {p for p in comments if not names or f"hf/{p.stem}" in names}
+    found = families([p for p in comments if p in fits and all(w in texts[p] for w in words)], f"{_CACHE}-hf", told)
     return [f.model_copy(update={"family": f"hf/{f.family}", "file": f"hf/{f.file}"}) for f in found]
 
 
-def families(paths: Iterable[Path] | None = None, shelf: str = _CACHE) -> list[ZooFamily]:
+def worded(words: Iterable[str] = (), names: Iterable[str] = ()) -> list[Path]:
+    """The files of the zoo that may have models that these words say: each stands in the text, or says a kind; only
+    those of these `names`, if any."""
+    from archdsl.resources import zoo_files
+
+    words, names = [w.lower() for w in words], {*names}
+    texts = {p: f"{p.stem} {p.read_text(encoding='utf-8')} {KINDS}".lower() for p in zoo_files().values()}
+    return [p for p, text in texts.items() if (not names or p.stem in names) and all(w in text for w in words)]
+
+
+def families(
+    paths: Iterable[Path] | None = None, shelf: str = _CACHE, told: Callable[[int, int], None] | None = None
+) -> list[ZooFamily]:
     """Every family of the zoo (or of these files), by file. A spec that is wrong has its problems told in its family;
-    nothing is raised for it. What is found is kept in the cache: the zoo, and what has a `shelf` of its own there."""
+    nothing is raised for it. What is found is kept in the cache: the zoo, and what has a `shelf` of its own there.
+    `told` is called with how many are found, and of how many."""
     from archdsl.resources import zoo_files
     from archdsl.syntax import cache
 
@@ -142,15 +160,20 @@ def families(paths: Iterable[Path] | None = None, shelf: str = _CACHE) -> list[Z
     stamp = _stamp()
     found: list[ZooFamily] = []
     entries: dict[str, object] = {}
-    for path in zoo_files().values() if paths is None else paths:
+    every = [*zoo_files().values()]
+    wanted = every if paths is None else [*paths]
+    for path in wanted:
+        if told is not None:
+            told(len(found), len(wanted))
         key = f"{stamp} {_texts(path)}"
         family = _kept(kept.get(str(path)), key)
         if family is None:
             family = describe(path)
         found.append(family)
         entries[str(path)] = {"key": key, "family": family.model_dump()}
-    if entries != kept and (paths is None or shelf != _CACHE):
-        cache.store(shelf, entries if paths is None else kept | entries)
+    whole = entries if paths is None else kept | entries
+    if whole != kept and (shelf != _CACHE or {*wanted} <= {*every}):
+        cache.store(shelf, whole)
     return found
 
 

@@ -236,10 +236,14 @@ def list_(
     kinds = _known("--kind", kind, zoo.KINDS)
     files = _known("--family", [f.removesuffix(".arch") for f in family or ()], _families())
     years = _years(year)
-    every = zoo.families() + (zoo.imported(words or ()) if words or any("/" in f for f in files) else [])
-    found = zoo.chosen(every, text=" ".join(words or ()), kinds=kinds, families=files, years=years)
-    from archdsl.report.tables import zoo_view
+    from archdsl.report.tables import counting, zoo_view
 
+    asked = " ".join(words or ()).split()
+    with counting("counting models") as told:
+        every = zoo.families(zoo.worded(asked, files) if asked or files else None, told=told)
+        if asked or any("/" in f for f in files):
+            every += zoo.imported(asked, files, told)
+    found = zoo.chosen(every, text=" ".join(asked), kinds=kinds, families=files, years=years)
     print_or_json(zoo.ZooReport(families=found), lambda report: zoo_view(report.families), json)
     if not found:
         asked = [*(words or ()), *kinds, *files, *([year] if year else [])]

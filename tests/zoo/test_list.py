@@ -412,3 +412,13 @@ def test_help_names_every_kind(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("TERMINAL_WIDTH", "300")
     said = " ".join(run("--help").out.split())
     assert [kind for kind in KINDS if not re.search(rf"\b{kind}\b", said)] == []
+
+
+@pytest.mark.parametrize(
+    "words", ["gpt2", "Radford", "2019 decoder", "mamba_130m", "encoder-decoder", "sparse expert", "x2y"]
+)
+def test_files_that_may_have_what_is_asked_for_are_enough(words: str) -> None:
+    every = zoo.families()
+    some = zoo.families(zoo.worded(words.split()))
+    assert zoo.chosen(some, text=words) == zoo.chosen(every, text=words)
+    assert zoo.families(zoo.worded(names=["gpt2"])) == [f for f in every if f.family == "gpt2"]
