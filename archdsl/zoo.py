@@ -10,7 +10,7 @@ import functools
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -127,12 +127,11 @@ def imported(
     only those of these `names`, if any."""
     from archdsl.resources import imported_files
 
-    words = [w.lower() for w in words]
-    comments = {p: _COMMENT.match(p.read_text(encoding="utf-8")) for p in imported_files().values()}
-    texts = {p: f"hf/{p.stem} {comment[0] if comment else ''}".lower() for p, comment in comments.items()}
-    names = {*names}
-    fits = {p for p in comments if not names or f"hf/{p.stem}" in names}
-    found = families([p for p in comments if p in fits and all(w in texts[p] for w in words)], f"{_CACHE}-hf", told)
+    def comment(text: str) -> str:
+        found = _COMMENT.match(text)
+        return found[0] if found else ""
+
+    found = families(_asked(imported_files(), words, names, comment), f"{_CACHE}-hf", told)
     return [f.model_copy(update={"family": f"hf/{f.family}", "file": f"hf/{f.file}"}) for f in found]
 
 
@@ -141,9 +140,20 @@ def worded(words: Iterable[str] = (), names: Iterable[str] = ()) -> list[Path]:
     those of these `names`, if any."""
     from archdsl.resources import zoo_files
 
+    return _asked(zoo_files(), words, names, lambda text: f"{text} {KINDS}")
+
+
+def _asked(
+    files: Mapping[str, Path], words: Iterable[str], names: Iterable[str], said: Callable[[str], str]
+) -> list[Path]:
+    """The files of these `names`, if any, that have each word in their name or in what is `said` of their text."""
     words, names = [w.lower() for w in words], {*names}
-    texts = {p: f"{p.stem} {p.read_text(encoding='utf-8')} {KINDS}".lower() for p in zoo_files().values()}
-    return [p for p, text in texts.items() if (not names or p.stem in names) and all(w in text for w in words)]
+    texts = {
+        path: f"{name} {said(path.read_text(encoding='utf-8'))}".lower()
+        for name, path in files.items()
+        if not names or name in names
+    }
+    return [path for path, text in texts.items() if all(w in text for w in words)]
 
 
 def families(

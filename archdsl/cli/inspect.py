@@ -238,12 +238,12 @@ def list_(
     years = _years(year)
     from archdsl.report.tables import counting, zoo_view
 
-    asked = " ".join(words or ()).split()
+    said = " ".join(words or ()).split()
     with counting("counting models") as told:
-        every = zoo.families(zoo.worded(asked, files) if asked or files else None, told=told)
-        if asked or any("/" in f for f in files):
-            every += zoo.imported(asked, files, told)
-    found = zoo.chosen(every, text=" ".join(asked), kinds=kinds, families=files, years=years)
+        every = zoo.families(zoo.worded(said, files) if said or files else None, told=told)
+        if said or any("/" in f for f in files):
+            every += zoo.imported(said, files, told)
+    found = zoo.chosen(every, text=" ".join(said), kinds=kinds, families=files, years=years)
     print_or_json(zoo.ZooReport(families=found), lambda report: zoo_view(report.families), json)
     if not found:
         asked = [*(words or ()), *kinds, *files, *([year] if year else [])]

@@ -56,16 +56,16 @@ class Functions(Names):
             return value
         if not isinstance(value, BlockValue):
             raise error("E0203", f"`shared` takes a block, and this is {kind_of(value)}", e.span)
-        if not may_have_weights(value):
+        if own_weights(value):
+            return SharedModule(replace(value, label=""), scope.frame, "", e.span)
+        if not given_weights(value):
             return value  # there is nothing to share
-        if not isinstance(value.target, Declared) and not value.target.may_have_weights():
-            raise error(
-                "E0203",
-                f"`{value.name}` has no weights of its own that could be shared: the block that it is given has",
-                e.span,
-                help=f"declare a block around `{value.name}` and share that; a position can be shared by itself",
-            )
-        return SharedModule(replace(value, label=""), scope.frame, "", e.span)
+        raise error(
+            "E0203",
+            f"`{value.name}` has no weights of its own that could be shared: the block that it is given has",
+            e.span,
+            help=f"declare a block around `{value.name}` and share that; a position can be shared by itself",
+        )
 
     def _option(self, block: Any, e: ast.Call, scope: Scope) -> Any:
         key = self.ev(e.args[1].value, scope) if len(e.args) == 3 else None
@@ -194,9 +194,13 @@ def _tensor_mask(name: str, args: Sequence[Argument], span: Span) -> Mask:
     return Mask(name, tensor=value)
 
 
-def may_have_weights(block: BlockValue) -> bool:
-    """Whether an application of a block may have weights, of its own or of the blocks that it is given."""
-    if isinstance(block.target, Declared) or block.target.may_have_weights():
-        return True
+def own_weights(block: BlockValue) -> bool:
+    """Whether an application of a block may have weights of its own."""
+    return isinstance(block.target, Declared) or block.target.may_have_weights()
+
+
+def given_weights(block: BlockValue) -> bool:
+    """Whether the blocks that a block is given may have weights."""
     given = block.args.values()
-    return any(isinstance(v, SharedModule) or (isinstance(v, BlockValue) and may_have_weights(v)) for v in given)
+    inner = (v for v in given if isinstance(v, BlockValue))
+    return any(isinstance(v, SharedModule) for v in given) or any(own_weights(b) or given_weights(b) for b in inner)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from archdsl.diagnostics import error, shortened
 from archdsl.diagnostics.source import Source, Span
 from archdsl.interop.values import FUNCTIONS, ValueMap
+from archdsl.ir.paths import starred
 from archdsl.resources import grammar_text, mapping_files
 
 if TYPE_CHECKING:
@@ -107,14 +108,9 @@ def renamed(names: Mapping[str, str]) -> CheckpointFile:
     """The mapping of a checkpoint that holds the spec's own weights: `names` are theirs by those of the spec."""
     nowhere = Path("names of the spec")
     span = Span(Source(nowhere.name, ""), 0, 0)
-    templates = {(template(theirs), template(ours)): None for ours, theirs in names.items()}
+    templates = {(starred(theirs), starred(ours)): None for ours, theirs in names.items()}
     rules = [TensorRule(theirs, (ours,), None, span) for theirs, ours in templates]
     return CheckpointFile(nowhere, nowhere, rope=None, rules=rules)
-
-
-def template(name: str) -> str:
-    """A name with `*` for its indices."""
-    return re.sub(r"\b\d+\b", "*", name)
 
 
 @functools.cache

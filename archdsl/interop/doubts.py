@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from itertools import combinations
 
-from archdsl.interop.checkpoint_file import INDEX, atoms, template
+from archdsl.interop.checkpoint_file import INDEX, atoms
 from archdsl.interop.mapping import Mapper, Transfer
+from archdsl.ir.paths import starred
 from archdsl.weights.safetensors import saved
 
 NEAR, SURE = 0.5, 0.7
@@ -18,7 +19,7 @@ NEAR, SURE = 0.5, 0.7
 def doubts(mapper: Mapper) -> list[str]:
     """Sentences, one for each group of tensors that differ in their indices alone."""
     found = [*_pieces(mapper), *_turned(mapper), *_exchanged(mapper)]
-    return [*dict.fromkeys(map(template, found))]
+    return [*dict.fromkeys(re.sub(r"\b\d+\b", "*", text) for text in found)]
 
 
 def _pieces(mapper: Mapper) -> Iterator[str]:
@@ -57,7 +58,7 @@ def _exchanged(mapper: Mapper) -> Iterator[str]:
     seen: dict[str, Transfer] = {}
     for t in mapper.transfers:
         if len(t.ours) == 1:
-            seen.setdefault(template(t.theirs[0]), t)
+            seen.setdefault(starred(t.theirs[0]), t)
     for a, b in combinations(seen.values(), 2):
         if a.shapes != b.shapes or a.axes != b.axes or len(a.theirs) != len(b.theirs):
             continue

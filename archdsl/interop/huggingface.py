@@ -235,7 +235,7 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
                 raise error("E0533", f"`{f.names[0]}` of config.json is {json.dumps(value)}, not {other} as its like")
             if found.values[f.ours] is None and f.default in (None, "null"):
                 del found.values[f.ours]
-        elif value is not None and all(other.names[0] != f.names[0] for other, _ in found.demands):
+        elif value is not None:
             found.demands.append((f, value))
     if said:
         shown = ", ".join(f"`{n}: {shortened(json.dumps(leaves[n]), 40)}`" for n in said[:8])

@@ -20,11 +20,11 @@ from archdsl.interop.checkpoint_file import (
     CheckpointFile,
     TensorRule,
     atoms,
-    template,
     without_input,
 )
 from archdsl.interop.values import ValueMap
 from archdsl.ir.dims import Num
+from archdsl.ir.paths import starred
 from archdsl.ir.walk import ops_below
 from archdsl.ir.weights import WeightInfo
 from archdsl.weights.safetensors import saved
@@ -146,7 +146,7 @@ class Mapper:
         own = {w.path: w for w in saved(self.model)}
         patterns = [[pattern(ours) for ours in rule.ours] for rule in self.mapping.rules]
         base = self.mapping.base
-        there = {template(name) for n in present for name in (n, base + n)}
+        there = {starred(name) for n in present for name in (n, base + n)}
         groups: dict[tuple[int, tuple[str, ...], str], dict[int, str]] = {}
         unknown = []
         for path in own:
@@ -157,7 +157,7 @@ class Mapper:
                 if (m := regex.fullmatch(path)) is not None
             ]
             if any(self.mapping.rules[i].otherwise for i, _, _ in met):
-                names = [template(self.mapping.rules[i].theirs + (m.groups()[-1] or "")) for i, _, m in met]
+                names = [starred(self.mapping.rules[i].theirs + (m.groups()[-1] or "")) for i, _, m in met]
                 met = ([m for m, name in zip(met, names, strict=True) if name in there] or met)[:1]
             if not met:
                 unknown.append(path)

@@ -84,6 +84,13 @@ def whole(module: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     return found if isinstance(found, Tensor) else found[0]
 
 
+def continued(module: nn.Module, tokens: Tensor, count: int) -> Tensor:
+    """Prompts and `count` further tokens, each the likeliest after the whole."""
+    for _ in range(count):
+        tokens = torch.cat((tokens, whole(module, {"tokens": tokens})[:, -1:].argmax(-1)), 1)
+    return tokens
+
+
 def close(found: Tensor, expected: Tensor) -> None:
     scale = max(1.0, float(expected.abs().max()))
     assert float((found - expected).abs().max()) / scale < TOLERANCE
@@ -141,9 +148,7 @@ def prompts(rows: int = 2, time: int = 6) -> Tensor:
 
 def test_greedy_generation_is_that_of_a_loop_over_the_whole() -> None:
     module, tokens = small().module, prompts()
-    expected = tokens
-    for _ in range(12):
-        expected = torch.cat((expected, whole(module, {"tokens": expected})[:, -1:].argmax(-1)), 1)
+    expected = continued(module, tokens, 12)
     assert torch.equal(module.generate(tokens, 12), expected[:, 6:])
 
 
@@ -243,9 +248,7 @@ def test_experts_of_few_rows_compute_as_those_of_many(compiled_too: bool, monkey
     forward = names["GroupedLinear"].forward
     monkeypatch.setattr(names["GroupedLinear"], "forward", lambda s, x, g: called.append(len(x)) or forward(s, x, g))
     tokens = prompts(2, 20)
-    expected = tokens
-    for _ in range(5):
-        expected = torch.cat((expected, whole(module, {"tokens": expected})[:, -1:].argmax(-1)), 1)
+    expected = continued(module, tokens, 5)
     called.clear()
     assert torch.equal(module.generate(tokens, 5, compiled=compiled_too), expected[:, 20:])
     assert called == [2 * 20 * 2] * 6  # the prompt
@@ -340,9 +343,7 @@ WINDOW = SMALL.replace("causal", "causal & window(4)").replace("model small", "m
 
 def test_a_window_keeps_no_more_places_than_it_shows() -> None:
     module, tokens = compiled(archdsl.load(text=WINDOW)), prompts(time=11)
-    expected = tokens
-    for _ in range(9):
-        expected = torch.cat((expected, whole(module, {"tokens": expected})[:, -1:].argmax(-1)), 1)
+    expected = continued(module, tokens, 9)
     state = state_of(module, 20)
     with torch.no_grad():
         logits = [module(tokens[:, :7], cache=state), module(tokens[:, 7:11], cache=state)]
@@ -423,9 +424,7 @@ def test_windows_are_those_of_another_config(blocks: str) -> None:
         twin.load_state_dict(module.state_dict())
         for time in (2, 11):
             tokens = prompts(time=time)
-            expected = tokens
-            for _ in range(9):
-                expected = torch.cat((expected, whole(twin, {"tokens": expected})[:, -1:].argmax(-1)), 1)
+            expected = continued(twin, tokens, 9)
             assert torch.equal(module.generate(tokens, 9), expected[:, time:])
 
 
@@ -449,9 +448,7 @@ model common_keys(width = 32, heads = 4, vocab = 50)(tokens: token[batch, time])
 
 def test_keys_that_several_layers_read_are_kept_once() -> None:
     module, tokens = compiled(archdsl.load(text=SHARED)), prompts()
-    expected = tokens
-    for _ in range(5):
-        expected = torch.cat((expected, whole(module, {"tokens": expected})[:, -1:].argmax(-1)), 1)
+    expected = continued(module, tokens, 5)
     assert torch.equal(module.generate(tokens, 5), expected[:, 6:])
     state = state_of(module, 6)
     module(tokens, cache=state)

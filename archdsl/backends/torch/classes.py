@@ -253,10 +253,11 @@ class Classes:
     def taken_over(self, group: ClassGroup | None, block: Block) -> list[tuple[Method, Method]]:
         """The methods that a block takes over from another of its class, each with the numbers that it has here."""
 
+        worth = Numbers(block, [self.exact[block]]).worth
+
         def leaf(x: Any) -> Any:
-            if not isinstance(x, NumberLeaf) or isinstance(x.value, Poly):
-                return x
-            return replace(x, value=dims.expr_value(dims.substitute(x.expr, self.exact[block])))
+            known = isinstance(x, NumberLeaf) and not isinstance(x.value, Poly)
+            return replace(x, value=worth(x.expr)) if known else x
 
         found = [m for b, m in group.alike if b is block] if group is not None else []
         return [(m, replace(m, steps=mapped(m.steps, leaf), results=mapped(m.results, leaf))) for m in found]
@@ -487,13 +488,13 @@ class Classes:
                 others = {n for g, found in names.items() if g is not group for n in found}
                 return next(iter(names[group])) if len(names[group]) == 1 and not names[group] & others else ""
 
+            several = len(groups) > 1
             told = {g: class_name(singular(own(g, aliases))) for g in groups if own(g, aliases)}
-            told |= {g: "Expert" for g in groups if g not in told and g.block.copies}
+            told |= {g: "Expert" for g in groups if several and g not in told and g.block.copies}
             alike = {g: within[g] for g in groups if g not in told}
+            told |= {g: own(g, alike) for g in alike if len(alike) > 1}  # called as the layer that alone has it
             for group in groups:
-                prefix = told.get(group, "") if len(groups) > 1 or (base in used and own(group, aliases)) else ""
-                if len(alike) > 1 and group in alike:  # called as the layer that alone has it
-                    prefix = own(group, alike)
+                prefix = told.get(group, "") if several or base in used else ""
                 name = _joined(prefix, base) if prefix else base
                 prefixes[group] = prefix or re.split(r"(?<=[a-z])(?=[A-Z])", base)[0]
                 group.name = _numbered(name, used)

@@ -63,21 +63,13 @@ def lines(statements: Sequence[Statement], name: Callable[[Any], str], leaf: Lea
             case IfStatement() if (alike := _chosen(s, name, leaf, indent)) is not None:
                 yield from alike
             case IfStatement():
-                then, otherwise = (
-                    [[*lines([x], name, leaf, indent + 1)] for x in arm] for arm in (s.then, s.otherwise)
-                )
-                then, otherwise = [x for x in then if x], [x for x in otherwise if x]
-                after: list[str] = []
-                while then and then[-1:] == otherwise[-1:] and otherwise[1:]:
-                    after = [line[4:] for line in then.pop()] + after
-                    otherwise.pop()
-                test = s.test if then or not after else negated(s.test)
-                first, second = (then, otherwise) if then or not after else (otherwise, then)
+                then, otherwise, after = _apart(s, name, leaf, indent + 1)
+                test = s.test if then or not otherwise else negated(s.test)
                 yield f"{space}if {unparse(test, leaf)}:" + (f"  # {s.note}" if s.note else "")
-                yield from (line for x in first or [[f"{space}    pass"]] for line in x)
-                if second:
+                yield from then or otherwise or [f"{space}    pass"]
+                if then and otherwise:
                     yield f"{space}else:"
-                    yield from (line for x in second for line in x)
+                    yield from otherwise
                 yield from after
             case ReturnStatement():
                 yield f"{space}return {unparse(s.exprs, leaf)}"
@@ -89,6 +81,16 @@ def _let(s: Bind, name: Callable[[Any], str], leaf: Leaf, space: str) -> Iterato
         line = f"{space}{to} = {text}"
         note = f"  # {s.note}" if s.note else ""
         yield line + (note if len(line) + len(note) <= WIDTH else "")
+
+
+def _apart(s: IfStatement, name: Callable[[Any], str], leaf: Leaf, indent: int) -> tuple[list[str], ...]:
+    """The lines of both arms of an `if`, and of the statements that both end with, which follow it."""
+    arms = [[text for x in arm if (text := [*lines([x], name, leaf, indent)])] for arm in (s.then, s.otherwise)]
+    after: list[str] = []
+    while arms[0][-1:] == arms[1][-1:] != [] and len(arms[0]) + len(arms[1]) > 2:
+        after = [line[4:] for line in arms[0].pop()] + after
+        arms[1].pop()
+    return *([line for text in arm for line in text] for arm in arms), after
 
 
 def _chosen(s: IfStatement, name: Callable[[Any], str], leaf: Leaf, indent: int) -> list[str] | None:

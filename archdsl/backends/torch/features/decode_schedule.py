@@ -103,10 +103,10 @@ class Roles:
         )
 
 
-def windows(block: Block) -> list[tuple[OpNode, Num | None]]:
-    """The primitives of a block, each with how many positions it sees, where it has a window."""
+def windows(block: Block) -> dict[OpNode, Num | None]:
+    """The primitives of a block, in order: how many positions each sees, None where it has no window."""
     found = ((n, n.op.window(n)) for n in nodes_within(block.graph) if isinstance(n, OpNode))
-    return [(n, seen[1] if seen is not None else None) for n, seen in found]
+    return {n: seen[1] if seen is not None else None for n, seen in found}
 
 
 def refuse(message: str) -> ArchError:

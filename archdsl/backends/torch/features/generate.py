@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from archdsl.backends.torch.classes import Classes, ClassGroup
 from archdsl.backends.torch.features import Section
@@ -15,7 +15,7 @@ from archdsl.backends.torch.lower import Lowered, cache_name
 from archdsl.backends.torch.python import local_name
 from archdsl.backends.torch.tree import nodes, trees
 from archdsl.ir.dims import Num, free_names
-from archdsl.ir.graph import Block, Value
+from archdsl.ir.graph import Block, OpNode, Value
 from archdsl.passes.decode import plan
 
 
@@ -110,24 +110,35 @@ class Generate(Section):
         self.together, self.on_cpu = together, on_cpu
         self.plan = plan(classes.model)
         self.written: dict[ClassGroup | None, dict[object, tuple[str, StepLowering]]] = {}
+        self.partly: set[OpNode] = set()
+        """Attention that has a window in some blocks of its class, and in others sees all positions."""
 
     def reads(self, block: Block) -> Iterable[str]:
-        return [name for _, window in windows(block) if window is not None for name in free_names(window.expr)]
+        return [name for window in windows(block).values() if window is not None for name in free_names(window.expr)]
 
     def settle(self) -> None:
         roles = Assigner(self.plan).root()
-        self._alike(roles)
+        groups = self.classes.groups
+        seen = {g: [*zip(*(windows(b).values() for b in g.members), strict=True)] for g in groups}
+        self._alike(roles, seen)
         self._write(None, roles)
 
-    def _alike(self, roles: Roles) -> None:
-        """Give attention that sees all positions the window 0 where in other blocks of its class it has one."""
+    def _alike(self, roles: Roles, seen: Mapping[ClassGroup, Sequence[tuple[Num | None, ...]]]) -> None:
+        """Give attention that sees all positions the window 0 where in other blocks of its class it has one. `seen` are
+        the windows of every primitive of a class, in each of its blocks."""
         for callee in roles.callees.values():
-            self._alike(callee)
+            self._alike(callee, seen)
         group = self.classes.by_block.get(roles.block)
-        for other in group.members if group is not None else ():
-            for (node, own), (_, window) in zip(windows(roles.block), windows(other), strict=True):
-                if own is None and window is not None and node in roles.kept and free_names(window.expr):
-                    roles.window[node] = Num(0, window.expr)
+        if group is None:
+            return
+        for (node, own), row in zip(windows(roles.block).items(), seen[group], strict=True):
+            window = next((w for w in row if w is not None and free_names(w.expr)), None)
+            if window is None or node not in roles.kept:
+                continue
+            if own is None:
+                roles.window[node] = Num(0, window.expr)
+            if None in row:
+                self.partly.add(node)
 
     def _write(self, group: ClassGroup | None, roles: Roles) -> str:
         """Lower the step of a class, once for every way in which it is taken; its name."""

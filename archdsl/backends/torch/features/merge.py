@@ -82,6 +82,7 @@ class _Merge:
         self.ends: tuple[Sequence[Tree], Sequence[Tree]] = ((), ())
         """What is read at the end of the statements that are merged."""
         self.absent = absent(plain.steps)
+        """Masks of which the plain method has no tensor."""
         self.optional = {p.target for p in (*plain.parameters, *step.parameters) if p.default}
 
     def run(self) -> Method:

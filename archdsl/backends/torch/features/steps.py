@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within, refuse, windows
+from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within, refuse
 from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Modules, Parameter, cache_name, context_type
 from archdsl.backends.torch.program import Bind, Conditional, Do, Step, Suite, absent
 from archdsl.backends.torch.scope import TorchNodeScope
@@ -132,12 +132,10 @@ class StepLowering(Lowering):
         self.roles = roles
         self.states = Variable("cache", state=True)
         self.state = Read(self.states)
-        group = section.classes.by_block.get(roles.block)
         self.declared: dict[OpNode, OpNode] = {}
         """The nodes of the model of which those lowered here have other inputs."""
         self.narrows = False
         """Whether the model's step can be asked for one place of each row."""
-        self.members = group.members if group is not None else [roles.block]
         self.root = roles.block is section.plan.model.block
         self.modules = Modules(self)
         self.modules.names = {*forward.modules.names}
@@ -408,7 +406,7 @@ class StepLowering(Lowering):
         if node in self.roles.window:
             window = self.window(node)
             tree = py("{s}.update_window({*xs}, window={n})", s=self.state, xs=trees, n=window)
-            if self.partly(node):
+            if node in self.section.partly:
                 tree = py("{tree} if {n} else {s}.update({*xs})", tree=tree, n=window, s=self.state, xs=trees)
             self.put(taken(tuple(found), tree))
         else:
@@ -423,11 +421,6 @@ class StepLowering(Lowering):
     def window(self, node: OpNode) -> Tree:
         """How many positions a windowed attention sees."""
         return self.numbers.short(self.roles.window[node])
-
-    def partly(self, node: OpNode) -> bool:
-        """Whether in other blocks of the class it sees all positions."""
-        i = [n for n, _ in windows(self.roles.block)].index(node)
-        return any(windows(b)[i][1] is None for b in self.members)
 
     def keeping(self, trees: Sequence[Tree], axis: int, rank: int) -> Tree:
         where = {} if axis == rank - 2 else {"axis": axis}
