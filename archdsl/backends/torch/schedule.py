@@ -7,7 +7,7 @@ iteration, by one statement for all that it carries.  Statements stand in the or
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from archdsl.backends.torch.loops import Folding
@@ -120,7 +120,7 @@ class Scheduler:
     def run(self) -> tuple[Statement, ...]:
         self.body(self.steps)
         self.out.append(ReturnStatement(tuple(self.take(t) for t in self.results)))
-        return joined(self.out)
+        return self.joined(self.out)
 
     def body(self, steps: Sequence[Step]) -> None:
         for step in steps:
@@ -213,10 +213,17 @@ class Scheduler:
         total += sum(lengths.values())
         for value in sorted(counts, key=lambda v: -lengths[v]):
             if value in self.pending and (counts[value] > 1 or total > LONG):
-                total -= lengths[value]
-                self.bind(value)
+                for v in self.alike(value, counts):
+                    total -= lengths[v]
+                    self.bind(v)
         made: Tree = self.take(tree)
         return made
+
+    def alike(self, value: Target, among: Iterable[Target]) -> list[Target]:
+        """Of values that wait, those that the helper of one gives too: they are treated alike."""
+        called = helper(self.pending[value].expr)
+        waiting = [v for v in among if v in self.pending]
+        return [value] if called is None else [v for v in waiting if helper(self.pending[v].expr) == called]
 
     def take(self, tree: Any) -> Any:
         """The expression with what waits for it nested into it, however long it becomes."""
@@ -235,6 +242,28 @@ class Scheduler:
             return x if alias is None else mapped(alias, leaf)
 
         return there_and_back(mapped(tree, leaf))
+
+    def joined(self, statements: Sequence[Statement]) -> tuple[Statement, ...]:
+        """The statements with one `if cache is None` for several in a row, and one line for what one helper gives in
+        several: `q, k = rotate(q, rope), rotate(k, rope)`."""
+        found: list[Statement] = []
+        for s in statements:
+            last = found[-1] if found else None
+            of_cache = isinstance(s, IfStatement) and all(map(is_cache, leaves(s.test)))
+            if of_cache and isinstance(s, IfStatement) and isinstance(last, IfStatement) and last.test == s.test:
+                found[-1] = IfStatement(s.test, last.then + s.then, last.otherwise + s.otherwise, last.note)
+            elif isinstance(s, Bind) and isinstance(last, Bind) and self.parallel(last, s):
+                found[-1] = Rebind(last.targets + s.targets, (last.expr, s.expr))
+            else:
+                found.append(s)
+        return tuple(found)
+
+    def parallel(self, a: Bind, b: Bind) -> bool:
+        """Whether two statements are short calls of one helper, of which the second does not need the first."""
+        alike = helper(a.expr) is not None and helper(a.expr) == helper(b.expr)
+        plain = len(a.targets) == len(b.targets) == 1 and not a.note and not b.note
+        free = not any(isinstance(x, Read) and x.value in a.targets for x in leaves(b.expr))
+        return alike and plain and free and sum(measure(s.expr, self.name) for s in (a, b)) < LONG
 
     # --- loops over layers ---
 
@@ -358,17 +387,10 @@ class Scheduler:
                 self.left[variable] = self.left[value]
 
 
-def joined(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-    """The statements with one `if cache is None` for several in a row."""
-    found: list[Statement] = []
-    for s in statements:
-        last = found[-1] if found else None
-        of_cache = isinstance(s, IfStatement) and all(map(is_cache, leaves(s.test)))
-        if of_cache and isinstance(s, IfStatement) and isinstance(last, IfStatement) and last.test == s.test:
-            found[-1] = IfStatement(s.test, last.then + s.then, last.otherwise + s.otherwise, last.note)
-        else:
-            found.append(s)
-    return tuple(found)
+def helper(tree: Any) -> Any:
+    """The function of the file that an expression calls; None of any other expression."""
+    function = tree.fields[0] if isinstance(tree, PyNode) and tree.kind == "Call" else None
+    return function if isinstance(function, PyNode) and function.kind == "Name" else None
 
 
 def there_and_back(tree: Any) -> Any:

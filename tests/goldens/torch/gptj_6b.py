@@ -59,8 +59,8 @@ class Attention(nn.Module):
         q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        q = rotate_part_pairs(q, rope)
-        y = F.scaled_dot_product_attention(q, rotate_part_pairs(k, rope), v, is_causal=True)
+        q, k = rotate_part_pairs(q, rope), rotate_part_pairs(k, rope)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(y.transpose(1, 2).flatten(2))
 
 

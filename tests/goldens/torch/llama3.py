@@ -69,8 +69,8 @@ class Attention(nn.Module):
         q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
         v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, kv_heads, time, head_dim]
-        q = rotate(q, rope)
-        y = F.scaled_dot_product_attention(q, rotate(k, rope), v, is_causal=True, enable_gqa=True)
+        q, k = rotate(q, rope), rotate(k, rope)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
