@@ -625,7 +625,7 @@ class Mistake:
         return self.token.type == "NAME" and self.next.text in (":", "=", "+=", ",")
 
     def _product(self) -> Diagnostic | None:
-        """`2 layer` and `4 width`."""
+        """`2 layer`, `4 width` and `2 x layer`."""
         token = self.token
         before = self.values[-1] if self.values else None
         names = [token]
@@ -647,7 +647,8 @@ class Mistake:
         if not is_number or name.type not in ("NAME", "DOTTED") or number is None:
             return None
         span = self._span(name.start, name.end)
-        help_ = f"write `{number[0].strip()} * {name.text}`"
+        sign = re.match(r"x +([A-Za-z_]\w*)", self.source.text[name.start :])
+        help_ = f"write `{number[0].strip()} * {sign[1] if sign else name.text}`"
         return Diagnostic("E0101", "a product is written with `*`", span, help=help_)
 
     def _missing_colon(self) -> Diagnostic | None:
