@@ -375,7 +375,7 @@ model mixed(layers = 2, last = 1) {
         ("Decoder(config, i) for i", "Decoder(config, i + 1) for i"),
         ("self.scaling = self.head_dim**-0.5", "self.scaling = self.head_dim**-1"),
         ("config.heads // config.kv_heads", "config.heads // config.heads"),
-        ("q = rotate(q, rope)", "q = rotate(k, rope)"),
+        ("q, k = rotate(q, rope), rotate(k, rope)", "q, k = rotate(q, rope), rotate(q, rope)"),
         ("y.reshape(*x.shape[:-1], -1)", "y.reshape(*x.shape[1:], -1)"),
         ("dropout=0.0, **kwargs)", "dropout=0.0)"),
         (

@@ -470,7 +470,8 @@ class Lowering:
             return ""
         if first.rank == value.rank and not (isinstance(node, OpNode) and node.op.moves_axes):
             return ""
-        twins = {name: e for name, e in self.block.local.items() if isinstance(e, Var) and e.name in self.block.local}
+        own = {*self.block.hypers, *self.block.local}
+        twins = {name: e for name, e in self.block.local.items() if isinstance(e, Var) and e.name in own}
         shown = [dims.expr_text(dims.shortest(dims.substitute(d.expr, twins), {})) for d in value.shape]
         return "" if any("." in s for s in shown) else f"[{', '.join(shown)}]"
 

@@ -44,7 +44,7 @@ from archdsl.backends.torch.validate import validate
 from archdsl.estimates.counts import total
 from archdsl.frontend.decisions import OTHERWISE
 from archdsl.ir import dims
-from archdsl.ir.conditions import SIZES, conditions
+from archdsl.ir.conditions import BACKWARDS, SIZES, conditions
 from archdsl.ir.dims import Expr, Lit, Num, Poly, Var
 from archdsl.ir.graph import Block, Condition, Model
 from archdsl.ir.op import Tree
@@ -185,17 +185,22 @@ class FileWriter:
             self.names |= {*words(tree)} - {"config"}
             return unparse(substituted(tree, {CONFIG: SELF}), part_text)
 
-        lines: list[str] = []
+        bounds: dict[tuple[str, str], list[tuple[str, str]]] = {}
         for c, a, b in self.demands:
             left, right = text(a), text(b)
             if self.all_are_fields and {*dims.free_names(c.left)} == self.classes.config.keys() and c.message == SIZES:
                 left = "min(vars(self).values())"
-            said = self.message(c.message)
-            line = f"        assert {left} {c.op} {right}, {said}"
-            if len(line) > WIDTH:
-                lines += [f"        if {left} {OTHERWISE[c.op]} {right}:", f"            raise ValueError({said})"]
-            else:
-                lines.append(line)
+            bounds.setdefault((left, self.message(c.message)), []).append((c.op, right))
+        lines: list[str] = []
+        for (left, said), found in bounds.items():
+            if [op[0] for op, _ in found] == [">", "<"]:
+                (low, least), (high, most) = found
+                lines.append(f"        assert {least} {BACKWARDS[low]} {left} {high} {most}, {said}")
+                continue
+            for op, right in found:
+                line = f"        assert {left} {op} {right}, {said}"
+                otherwise = [f"        if {left} {OTHERWISE[op]} {right}:", f"            raise ValueError({said})"]
+                lines += otherwise if len(line) > WIDTH else [line]
         return ["", "    def __post_init__(self) -> None:", *lines] if lines else []
 
 
@@ -229,14 +234,17 @@ class ClassWriter:
                     n = numbers.expression(expr)
                     tree = numbers.tree(type(n)(expr, n.value), True)
                     found[name] = self.classes.resolved(tree, self.group, local)
-                    twin = next((n for n, known in local.items() if known == found[name]), None)
+                    given = {**self.group.resolution, **local}
+                    twin = next((n for n, known in given.items() if known == found[name]), None)
                     if twin is not None:
                         self.twins[name] = twin
         return found
 
     def _words(self, names: Iterable[str]) -> dict[str, Tree]:
-        """What names that the class computes itself are called."""
-        return {n: word(argument(self.twins.get(n, n))) for n in names}
+        """What names that the class computes itself are called, or what they are another name of."""
+        given = self.group.resolution if self.group is not None else {}
+        twins = {n: self.twins.get(n, n) for n in names}
+        return {n: given.get(twin, word(argument(twin))) for n, twin in twins.items()}
 
     def resolved(self, tree: Any) -> Any:
         """An expression of `__init__` with all names as the class knows them."""

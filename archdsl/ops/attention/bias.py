@@ -287,7 +287,7 @@ def scalar(g: OnnxScope, size: Any) -> Any:
 class MaskedBias(Primitive):
     """A bias of scores with minus infinity where the mask says no."""
 
-    expression = "{0}.masked_fill(~{1}, -torch.inf)"
+    expression = "torch.where({1}, {0}, -torch.inf)"
     typed = 0
     signature = "masked_bias()(bias: float[...], mask: bool[...]) -> [...]"
     elementwise = True

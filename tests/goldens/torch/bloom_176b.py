@@ -105,7 +105,7 @@ class Bloom176B(nn.Module):
         assert time <= self.config.context, "at most `context` tokens"
         key = torch.arange(time, device=tokens.device)
         query = key[:, None]
-        bias = alibi(self.config.heads, time, time, tokens.device).masked_fill(~(key <= query), -torch.inf)
+        bias = torch.where(key <= query, alibi(self.config.heads, time, time, tokens.device), -torch.inf)
         x = self.embedding_norm(self.token_embedding(tokens))
         for block in self.blocks:
             x = block(x, bias)

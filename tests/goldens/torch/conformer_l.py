@@ -110,7 +110,7 @@ class Attention(nn.Module):
         k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         q, distance = self.position(q, x.size(1))
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=distance.masked_fill(~mask, -torch.inf))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=torch.where(mask, distance, -torch.inf))
         return self.out(y.transpose(1, 2).flatten(2))
 
 

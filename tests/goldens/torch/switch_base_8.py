@@ -24,8 +24,6 @@ class Config:
 
     def __post_init__(self) -> None:
         assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
-        if math.sqrt(self.width) == 1:
-            raise ValueError(f"`scale == 1` was decided by these numbers: compile again with --set: {self}")
 
 
 def grouped_mm(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
@@ -92,19 +90,18 @@ class Attention(nn.Module):
 
     def __init__(self, config: Config, head_dim: int, scale: float, dropout: float = 0) -> None:
         super().__init__()
-        value_dim = head_dim
         self.head_dim = head_dim
         self.dropout = dropout
         self.scale = scale
         self.q = nn.Linear(config.width, config.heads * head_dim, bias=False)
         self.k = nn.Linear(config.width, config.heads * head_dim, bias=False)
-        self.v = nn.Linear(config.width, config.heads * value_dim, bias=False)
-        self.out = nn.Linear(config.heads * value_dim, config.width, bias=False)
+        self.v = nn.Linear(config.width, config.heads * head_dim, bias=False)
+        self.out = nn.Linear(config.heads * head_dim, config.width, bias=False)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, value_dim]
+        v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         y = F.scaled_dot_product_attention(
             q, k, v, attn_mask=bias, dropout_p=self.dropout if self.training else 0, scale=self.scale
         )
@@ -216,19 +213,18 @@ class CrossAttention(nn.Module):
 
     def __init__(self, config: Config, head_dim: int, scale: float, dropout: float = 0) -> None:
         super().__init__()
-        value_dim = head_dim
         self.head_dim = head_dim
         self.dropout = dropout
         self.scale = scale
         self.q = nn.Linear(config.width, config.heads * head_dim, bias=False)
         self.k = nn.Linear(config.width, config.heads * head_dim, bias=False)
-        self.v = nn.Linear(config.width, config.heads * value_dim, bias=False)
-        self.out = nn.Linear(config.heads * value_dim, config.width, bias=False)
+        self.v = nn.Linear(config.width, config.heads * head_dim, bias=False)
+        self.out = nn.Linear(config.heads * head_dim, config.width, bias=False)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
         q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, head_dim]
-        v = self.v(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, value_dim]
+        v = self.v(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, head_dim]
         y = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0, scale=self.scale
         )
@@ -309,7 +305,7 @@ class SwitchBase8(nn.Module):
         time = target.size(1)
         assert frames <= self.config.context, "at most `context` source tokens"
         assert time <= self.config.context, "at most `context` tokens"
-        bias = self.around(frames, frames).masked_fill(~padding[:, None, None, :], -torch.inf)
+        bias = torch.where(padding[:, None, None, :], self.around(frames, frames), -torch.inf)
         memory = self.dropout(self.token_embedding(source))
         for encoder_1, encoder_2 in zip(self.encoder[::2], self.encoder[1::2]):
             memory = encoder_1(memory, bias)
@@ -317,7 +313,7 @@ class SwitchBase8(nn.Module):
         memory = self.encoder_norm(memory)
         key = torch.arange(time, device=source.device)
         query = key[:, None]
-        bias = self.before(time, time).masked_fill(~(key <= query), -torch.inf)
+        bias = torch.where(key <= query, self.before(time, time), -torch.inf)
         mask = padding[:, None, None, :]  # [batch, 1, 1, frames]
         x = self.dropout(self.token_embedding(target))
         for decoder_1, decoder_2 in zip(self.decoder[::2], self.decoder[1::2]):

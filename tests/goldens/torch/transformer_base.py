@@ -25,10 +25,7 @@ class Config:
     def __post_init__(self) -> None:
         if min(self.layers, self.width, self.heads, self.hidden, self.vocab, self.context) < 1:
             raise ValueError(f"sizes and counts must be whole numbers of at least 1: {self}")
-        assert self.dropout >= 0, f"dropout must be at least 0 and less than 1: {self}"
-        assert self.dropout < 1, f"dropout must be at least 0 and less than 1: {self}"
-        if math.sqrt(self.width) == 1:
-            raise ValueError(f"`scale == 1` was decided by these numbers: compile again with --set: {self}")
+        assert 0 <= self.dropout < 1, f"dropout must be at least 0 and less than 1: {self}"
         assert self.width % 2 == 0, f"the width must be even: half are sines, half cosines: {self}"
         assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
 
