@@ -79,6 +79,8 @@ BODIES = {
     "two masks that are one": ("n = 3, k = 3", "return sdpa(x, x, x, mask: window(n) & window(k))", ["n == k"]),
     "a comparison of blocks": ("n = 3", "let b = linear(n)\n return if b == linear(3) then x -> b else x", ["n == 3"]),
     "an assertion": ("n = 8, k = 2", 'assert n > 3 * k, "room"\n return x -> linear(n) -> linear(k)', ["n > 3 * k"]),
+    "a quotient that is rounded down": ("n = 7", "return x -> linear(n) -> linear((n - 1) // 2 + 1)", []),
+    "a crowd": ("n = 3", "for i in 6 { if i % n == 1 { x = x -> linear(8) } }\n return x", ["n == 3"]),
     "nested": ("n = 8, k = 2", "return x -> outer(n, k)", ["k != 0", "n / k > 3", "n / k >= 1", "n % k == 0"]),
 }  # fmt: skip
 BLOCKS = """

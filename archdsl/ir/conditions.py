@@ -9,6 +9,7 @@ because its factors are.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import field
 from fractions import Fraction
@@ -21,13 +22,15 @@ from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Opaque, Poly, Symbol, Value
 from archdsl.ir.graph import Block, CallNode, CheckNode, Condition, Graph, Handle, Model, OpNode
 from archdsl.ir.ranges import TESTS
 from archdsl.ir.walk import calls_of, every_node
-from archdsl.ir.wording import SIZE, WHOLE
+from archdsl.ir.wording import FIXED_NUMBER, SIZE, WHOLE
 
 Said = tuple[Expr, str, Expr]
 ZERO, ONE = Lit("0"), Lit("1")
 SIZES = "sizes and counts must be whole numbers of at least 1"
 BACKWARDS = {"==": "==", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 BOUNDS = ("<", "<=")
+CROWD = 4
+"""So many conditions on the same fields are said one by one; of more, the fields are said to be what they are."""
 LONGEST = 40
 """Characters of an expression that stands in a message."""
 SHARED = "what is shared has one size wherever it is used"
@@ -49,7 +52,7 @@ def conditions(model: Model) -> tuple[Condition, ...]:
             for said in root.said(condition):
                 found.setdefault(said, Condition(*said, root.message(condition, said[0])))
         root.sizes |= {left.name for left, op, right in found if isinstance(left, Var) and _is_size(op, right)}
-    kept = [c for said, c in found.items() if not _follows(said, found)]
+    kept = _pinned([c for said, c in found.items() if not _follows(said, found)], root.values)
     kept.sort(key=lambda c: _rounds(c.left) or _rounds(c.right))  # what they divide by is not 0
     said_more = {c.left for c in kept if _is_size(c.op, c.right)} if root.sizes != root.values.keys() else set()
     sizes = [Var(name) for name in root.values if name in root.sizes and Var(name) not in said_more]
@@ -264,22 +267,25 @@ class _Root:
         return isinstance(value, int)
 
     def _at_least(self, value: Poly, bound: int) -> bool:
-        """Whether a sum of products of sizes is at least that much. A quotient that is rounded down may be 0."""
+        """Whether a sum of products of sizes, and of quotients of them that are rounded down, is at least that much."""
         least = Fraction(0)
         for monomial, coefficient in value.terms:
-            quotients = [a for a, power in monomial if power > 0 and self._is_quotient(a)]
-            if any(a not in quotients and (not self._is_size_of(a) or power < 0) for a, power in monomial):
+            factors = [self._least(a) if power > 0 else None for a, power in monomial]
+            if None in factors or (monomial and coefficient < 0):
                 return False
-            if monomial and coefficient < 0:
-                return False
-            least += 0 if quotients else coefficient
+            least += coefficient * math.prod(n for n in factors if n is not None)
         return least >= bound
 
-    def _is_quotient(self, atom: Symbol | Opaque) -> bool:
-        """Whether it is a quotient of sums of products of sizes, rounded down."""
-        if not isinstance(atom, Opaque) or atom.function != "floor" or not isinstance(atom.args[0], Poly):
-            return False
-        return all(c > 0 and all(self._is_size_of(a) for a, _ in monomial) for monomial, c in atom.args[0].terms)
+    def _least(self, atom: Symbol | Opaque) -> int | None:
+        """The least that a size, or a quotient that is rounded down, can be; None of what is neither."""
+        if isinstance(atom, Symbol):
+            return 1 if self._is_size_of(atom) else None
+        top, *below = atom.args
+        if atom.function != "floor" or not isinstance(top, Poly):
+            return None
+        if all(c > 0 and all(self._is_size_of(a) for a, _ in monomial) for monomial, c in top.terms):
+            return int(all(isinstance(n, int) and self._at_least(top, n) for n in below or [1]))
+        return 0 if self._at_least(top, 0) else None
 
     def _is_size_of(self, atom: Symbol | Opaque) -> bool:
         return isinstance(atom, Symbol) and atom.name in self.sizes
@@ -290,7 +296,8 @@ class _Root:
         if isinstance(expr, Var):
             return expr.name in self.sizes
         if isinstance(expr, Bin):
-            return expr.op in "+*/**" and self._is_positive(expr.left) and self._is_positive(expr.right)
+            sides = (expr.left,) if expr.op == "**" else (expr.left, expr.right)
+            return expr.op in ("+", "*", "/", "**") and all(map(self._is_positive, sides))
         return expr.name in ("sqrt", "exp", "ceil", "minimum", "maximum") and all(map(self._is_positive, expr.args))
 
     def _is_integral(self, expr: Expr) -> bool:
@@ -358,6 +365,17 @@ class _Root:
         """Whether it holds for the model's own numbers."""
         own = {name: dims.literal(value) for name, value in self.values.items() if not isinstance(value, Poly)}
         return TESTS[op](*(dims.expr_value(substitute(e, own)) for e in (left, right)))
+
+
+def _pinned(conditions: Sequence[Condition], values: Mapping[str, Value]) -> list[Condition]:
+    """The conditions, those that crowd as fields that keep their numbers: windows that divide an image at every stage,
+    a kind of layer for each remainder. Other numbers that fit, too, are then refused."""
+    names = {c: frozenset({*free_names(c.left), *free_names(c.right)}) for c in conditions}
+    crowds = Counter(names.values())
+    pinned = {name for found, count in crowds.items() if count > CROWD for name in found}
+    own = {n: dims.literal(v) for n, v in values.items() if n in pinned and not isinstance(v, Poly)}
+    kept = [Condition(Var(n), "==", v, FIXED_NUMBER) for n, v in own.items()]
+    return kept + [c for c in conditions if not names[c] <= pinned]
 
 
 def _names_first(left: Expr, op: str, right: Expr) -> Said:

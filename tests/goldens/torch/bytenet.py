@@ -21,27 +21,8 @@ class Config:
 
     def __post_init__(self) -> None:
         assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        assert self.kernel == 3, f"the graph depends on this number: compile again with --set: {self}"
         assert self.depth == 5, f"`forward` is written for this number: compile again with --set: {self}"
-        if 2**0 * (self.kernel - 1) % 2 != 0:
-            raise ValueError(
-                f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
-            )
-        if 2 * (self.kernel - 1) % 2 != 0:
-            raise ValueError(
-                f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
-            )
-        if 2**2 * (self.kernel - 1) % 2 != 0:
-            raise ValueError(
-                f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
-            )
-        if 2**3 * (self.kernel - 1) % 2 != 0:
-            raise ValueError(
-                f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
-            )
-        if 2**4 * (self.kernel - 1) % 2 != 0:
-            raise ValueError(
-                f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
-            )
 
 
 class ReluBlock(nn.Module):

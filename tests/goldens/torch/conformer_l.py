@@ -21,7 +21,6 @@ class Config:
 
     def __post_init__(self) -> None:
         assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
-        assert (self.features - 1) // 2 + 1 + 2 >= 3, f"the kernel must not be longer than its input: {self}"
         if self.width * (((self.features - 1) // 2 + 1 - 1) // 2 + 1) != self.width * -(-self.features // 4):
             raise ValueError(f"the result of `conv_subsampling` has the shape that is written: {self}")
         assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
