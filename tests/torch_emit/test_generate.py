@@ -428,6 +428,41 @@ def test_windows_are_those_of_another_config(blocks: str) -> None:
             assert torch.equal(module.generate(tokens, 9), expected[:, time:])
 
 
+STACKS = """
+block layer(heads) {
+  attention: gqa(heads: heads, kv_heads: 1)
+  mask:      causal
+  position:  rope
+  ffn:       swiglu(hidden: 2 * width)
+  norm:      rmsnorm
+}
+block tower(depth, heads)(x: [batch, time, width]) -> [batch, time, width] {
+  for i in depth { x = x -> layer(heads: heads) as blocks }
+  return x -> rmsnorm as norm
+}
+model towers(first = 1, second = 3, third = 2, width = 16, heads = 4)
+            (tokens: token[batch, time]) -> [batch, time, 50] {
+  x = tokens -> embedding(50, width) -> tower(depth: first, heads: heads) as one
+  x = x -> tower(depth: second, heads: 2) as two -> tower(depth: third, heads: heads) as three
+  return x -> linear(50) as head
+}
+"""
+
+
+def test_stacks_of_other_depths_are_one_class() -> None:
+    """Whose step keeps as many layers as each has, whatever the Config."""
+    source = emit(archdsl.load(text=STACKS), Extras(frozenset({"generate"})))
+    assert source.count("class Tower") == 2  # with the model's own
+    cls, tokens = load_source(source), prompts()
+    for depths in ((1, 3, 2), (2, 1, 4), (3, 2, 1)):
+        other = dict(zip(("first", "second", "third"), depths, strict=True))
+        module = cls(vars(sys.modules[cls.__module__])["Config"](**other)).eval()
+        widen(module)
+        twin = archdsl.to_torch(archdsl.load(text=STACKS, set=other)).eval()
+        twin.load_state_dict(module.state_dict())
+        assert torch.equal(module.generate(tokens, 6), continued(twin, tokens, 6)[:, tokens.size(1) :])
+
+
 SHARED = """
 block reader(heads)(x: [batch, time, width], k: [batch, heads, time, dim], v: [batch, heads, time, dim])
                    -> [batch, time, width] {

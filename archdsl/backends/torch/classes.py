@@ -81,8 +81,8 @@ class ClassGroup:
     class_: Class | None = None
     more: list[Method] = field(default_factory=list)
     """Methods beside those of the block."""
-    alike: list[tuple[Block, Method]] = field(default_factory=list)
-    """Blocks for which such a method is one that was written for another of them."""
+    taken_over: dict[tuple[Block, Method], Method | None] = field(default_factory=dict)
+    """What blocks mean by such a method that was written for another of them."""
 
     @property
     def latest(self) -> Lowered:
@@ -249,18 +249,6 @@ class Classes:
             return [*own, *self.more]
         found = [*group.lowered[group.members.index(block)].methods]
         return [*found, *(m for m in group.more if m.block is block)]
-
-    def taken_over(self, group: ClassGroup | None, block: Block) -> list[tuple[Method, Method]]:
-        """The methods that a block takes over from another of its class, each with the numbers that it has here."""
-
-        worth = Numbers(block, [self.exact[block]]).worth
-
-        def leaf(x: Any) -> Any:
-            known = isinstance(x, NumberLeaf) and not isinstance(x.value, Poly)
-            return replace(x, value=worth(x.expr)) if known else x
-
-        found = [m for b, m in group.alike if b is block] if group is not None else []
-        return [(m, replace(m, steps=mapped(m.steps, leaf), results=mapped(m.results, leaf))) for m in found]
 
     def _free(self, c: Class) -> list[str]:
         """Names that the caller must give: those the block computes itself stand for what they are computed from."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from archdsl.backends.torch.tree import Code, NumberLeaf, PyNode, Read, Variable, leaves, mapped, own_trees
 from archdsl.ir.op import Tree
-from archdsl.ir.static import Pattern
+from archdsl.ir.static import ElementRef, Pattern, RepeatedPattern
 
 Target = Any
 """A value of the IR, or a `tree.Variable`."""
@@ -125,17 +125,30 @@ def bodies(step: Step) -> tuple[Suite, ...]:
     return (step.then, step.otherwise) if isinstance(step, Conditional) else ()
 
 
+def within(step: Step) -> Iterator[Step]:
+    """The statements within one, and those within them."""
+    for body in bodies(step):
+        yield from every(body.steps)
+
+
 def every(steps: Sequence[Step]) -> Iterator[Step]:
     """Some statements, and those within them."""
     for step in steps:
         yield step
-        for body in bodies(step):
-            yield from every(body.steps)
+        yield from within(step)
 
 
 def absent(steps: Sequence[Step]) -> frozenset[Target]:
     """Masks that need no tensor, where other iterations of a loop read one in their stead."""
     return frozenset(v for s in every(steps) if isinstance(s, LayerLoop) for v in s.absent)
+
+
+def is_counted(loop: LayerLoop) -> bool:
+    """Whether a loop reads alike however many layers there are: `for block in self.blocks`, where a name says how many
+    the list has."""
+    once = isinstance(loop.pattern, RepeatedPattern) and isinstance(loop.pattern.part, ElementRef)
+    single = all(n == 1 for counts in loop.counts for n in counts.values())
+    return once and single and not any(loop.collected) and not any(isinstance(s, LayerLoop) for s in within(loop))
 
 
 def bound_by(step: Step) -> tuple[Target, ...]:
@@ -188,36 +201,33 @@ def key(
     def of(x: Any) -> Any:
         return mapped(x, leaf)
 
-    def within(body: Suite) -> Any:
-        return bound(body.inputs), walk(body.steps), of(body.outputs)
+    def suite(body: Suite, nested: bool) -> Any:
+        return bound(body.inputs), walk(body.steps, nested), of(body.outputs)
 
-    def walk(steps: Sequence[Step]) -> Any:
-        return tuple(map(visit, steps))
+    def walk(steps: Sequence[Step], nested: bool) -> Any:
+        return tuple(visit(s, nested) for s in steps)
 
-    def visit(step: Step) -> Any:
+    def visit(step: Step, nested: bool) -> Any:
         own = of(own_trees(step))
-        inner = tuple(map(within, bodies(step)))
+        inner = tuple(suite(body, nested or isinstance(step, LayerLoop)) for body in bodies(step))
         match step:
             case Bind():
                 return own, bound(step.targets), step.nested, step.always, step.whole, step.note
             case Check():
                 return own, step.message
             case LayerLoop():
-                return (
-                    own,
-                    inner,
-                    step.iterations,
-                    str(step.pattern),
-                    bound(step.outputs),
-                    tuple(map(bound, step.collected)),
-                )
+                outputs = bound(step.outputs)
+                if not nested and is_counted(step):
+                    return own, inner, outputs
+                collected = tuple(map(bound, step.collected))
+                return own, inner, step.iterations, str(step.pattern), outputs, collected
             case ScanLoop():
                 return own, inner, bound(step.collected), bound(step.finals)
             case Conditional():
                 return own, inner, bound(step.outputs)
         return type(step).__name__, own
 
-    return bound(inputs), walk(steps), of(tuple(result))
+    return bound(inputs), walk(steps, nested=False), of(tuple(result))
 
 
 PURE = ("newest", "last")

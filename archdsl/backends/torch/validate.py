@@ -737,13 +737,17 @@ class Validator:
         fields, made = self.init(methods, instance, lowered, steps, config, terms)
         merged = self.classes.merged.get(group)
         own = [(m, m) for m in self.classes.methods(group, block)]
-        for model, method in (*own, *self.classes.taken_over(group, block)):
+        taken = group.taken_over.items() if group is not None else ()
+        for model, method in (*own, *((m, means) for (b, m), means in taken if b is block)):
+            assert method is not None
             if merged is not None and (model is merged.step or model.name == "forward"):
                 written, given = methods["forward"], merged.given(model)
                 names = parameter_names(merged.method)
             else:
                 written, given = methods[model.name], [p.target for p in model.parameters]
                 names = parameter_names(model)
+            here = {p.target: q.target for p, q in zip(model.parameters, method.parameters, strict=True)}
+            given = [here.get(target) for target in given]
             rest = [written.args.kwarg.arg] if written.args.kwarg is not None else []
             if [*(a.arg for a in written.args.args), *rest] != ["self", *names]:
                 raise InvalidError(f"{instance.name}.{written.name} has other parameters")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from archdsl.backends.torch.classes import Classes, ClassGroup
 from archdsl.backends.torch.features import Section
-from archdsl.backends.torch.features.decode_schedule import Assigner, Role, Roles, windows
+from archdsl.backends.torch.features.decode_schedule import Assigner, Roles, windows
 from archdsl.backends.torch.features.merge import merged
 from archdsl.backends.torch.features.steps import StepLowering
 from archdsl.backends.torch.helpers import members
@@ -144,9 +144,9 @@ class Generate(Section):
         """Lower the step of a class, once for every way in which it is taken; its name."""
         known = self.written.setdefault(group, {})
         signature = roles.signature()
+        forward = self.classes.root if group is None else group.lowered[group.members.index(roles.block)]
+        kinds = [] if group is None else [group.kind(i) for i in range(len(group.block.contexts))]
         if signature not in known:
-            forward = self.classes.root if group is None else group.lowered[0]
-            kinds = [] if group is None else [group.kind(i) for i in range(len(group.block.contexts))]
             attributes = {*forward.modules.names, *forward.modules.without_weights.values()}
             name = "step" if "step" not in attributes else "advance"
             name = f"{name}_{len(known) + 1}" if known else name
@@ -154,14 +154,15 @@ class Generate(Section):
             known[signature] = name, lowering
             lowered = lowering.run()
             self.classes.further(group, lowered.method, lowered.helpers)
-            if group is not None and self._merge(group, group.lowered[group.members.index(roles.block)], lowering):
+            if group is not None and self._merge(group, forward, lowering):
                 known[signature] = "forward", lowering
-        elif group is not None and roles.block is not known[signature][1].roles.block:
-            group.alike.append((roles.block, known[signature][1].lowered.method))
-            for node, callee in roles.callees.items():
-                if roles.role[node] is Role.STEP and callee.special():
-                    self._write(self.classes.group(callee.block), callee)
-        return known[signature][0]
+            return known[signature][0]
+        name, lowering = known[signature]
+        method = lowering.lowered.method
+        if group is not None and method.block is not roles.block and (roles.block, method) not in group.taken_over:
+            group.taken_over[roles.block, method] = None  # first: a class may be made within itself
+            group.taken_over[roles.block, method] = StepLowering(self, forward, kinds, roles, method.name).run().method
+        return name
 
     def _merge(self, group: ClassGroup | None, plain: Lowered, lowering: StepLowering) -> bool:
         """Whether the step of a class is its `forward` with a cache."""
