@@ -484,6 +484,8 @@ class Classes:
             for group in groups:
                 prefix = told.get(group, "") if several or base in used else ""
                 name = _joined(prefix, base) if prefix else base
+                if name in used and own(group, within):
+                    name = _joined(own(group, within), base)
                 prefixes[group] = prefix or re.split(r"(?<=[a-z])(?=[A-Z])", base)[0]
                 group.name = _numbered(name, used)
                 used.add(group.name)

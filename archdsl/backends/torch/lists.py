@@ -91,7 +91,10 @@ def list_tree(pattern: Pattern, items: Sequence[Tree], count: Count) -> Tree:
 
 def modules_tree(kind: str, pattern: Pattern, makers: Sequence[Sequence[Tree]], count: Count) -> Tree:
     """`nn.ModuleList(…)`, each entry made anew; `makers` are those of each element, of which it may have several."""
+    flat = _flat(pattern)
     generated = _generated(pattern, makers, count)
+    if generated is None and flat is not None:
+        generated = _periodic([maker for i in flat for maker in makers[i]])
     if generated is not None:
         return py(f"{kind}({{x}})", x=generated)
     return py(f"{kind}([{{*xs}}])", xs=_entries(pattern, makers, count))
@@ -119,8 +122,34 @@ def _generated(pattern: Pattern, makers: Sequence[Sequence[Tree]], count: Count)
         group = py("[{*xs}]", xs=_entries(pattern.part, makers, count))
     else:
         group = py("({x},)", x=_entries(pattern.part, makers, count)[0])
-    layer = Read(Variable("layer"))
-    return py("({x} for _ in range({n}) for {x} in {group})", x=layer, n=count(pattern.count), group=group)
+    return _in_groups(group, count(pattern.count))
+
+
+def _in_groups(group: Tree, times: Tree | int) -> Tree:
+    """`layer for _ in range(times) for layer in group`."""
+    return py("({x} for _ in range({n}) for {x} in {group})", x=Read(Variable("layer")), n=times, group=group)
+
+
+def _periodic(makers: Sequence[Tree]) -> Tree | None:
+    """A generator of equal groups of different entries; None where there are none."""
+    size = period(makers, len(makers)) if len(runs(makers)) > 3 else 0
+    return _in_groups(py("({*xs},)", xs=makers[:size]), len(makers) // size) if size else None
+
+
+def period(items: Sequence[X], longest: int) -> int:
+    """The length of equal groups that follow each other: 0 where there are none of 2 to `longest` items."""
+    found = (p for p in range(2, min(longest, len(items) // 2) + 1) if len(items) % p == 0)
+    return next((p for p in found if all(x == items[i % p] for i, x in enumerate(items))), 0)
+
+
+def listed(kind: str, makers: Sequence[Tree]) -> Tree:
+    """`nn.ModuleList(…)` of entries that no list of the spec says: runs of equal ones, or groups, once."""
+    entries = runs(makers)
+    generated = repeated(*entries[0]) if len(entries) == 1 and entries[0][1] > 1 else _periodic(makers)
+    if generated is not None:
+        return py(f"{kind}({{x}})", x=generated)
+    items = [t if n == 1 else PyNode("Starred", (repeated(t, n),)) for t, n in entries]
+    return py(f"{kind}([{{*xs}}])", xs=items)
 
 
 def _entries(pattern: Pattern, makers: Sequence[Sequence[Tree]], count: Count) -> list[Tree]:

@@ -48,7 +48,7 @@ class Folding:
             return [self.one_loop()]
         if len(keys) == 1 and not any(self.varying) and len(iterations) > 1:
             return [self.indexed_loop()]
-        period = next((p for p in range(2, LONGEST_PERIOD + 1) if _repeats(iterations, p)), 0)
+        period = lists.period(iterations, LONGEST_PERIOD)
         if len(lists.runs(iterations)) > 3 and period and not sliced:
             return [self.period(iterations[:period], len(iterations) // period)]
         return self.runs()
@@ -240,12 +240,3 @@ class Folding:
 def _slice(xs: Tree, low: Tree | None, high: Tree | None, step: Tree | None = None) -> Tree:
     """`xs[low:high:step]`."""
     return PyNode("Subscript", (xs, PyNode("Slice", (low, high, step))))
-
-
-def _repeats(iterations: Sequence[int], period: int) -> bool:
-    """Whether the iterations are several equal groups of that length."""
-    return (
-        period < len(iterations)
-        and len(iterations) % period == 0
-        and all(t == iterations[i % period] for i, t in enumerate(iterations))
-    )

@@ -768,11 +768,7 @@ class Modules:
         if node.pattern is not None:
             makers = [[m.constructor for m in each] for each in made]
             return lists.modules_tree(kind, node.pattern, makers, self.lowering.numbers.expression)
-        entries = lists.runs(m.constructor for t in node.iterations for m in made[t])
-        if len(entries) == 1 and entries[0][1] > 1:
-            return py(f"{kind}({{x}})", x=lists.repeated(*entries[0]))
-        items = [t if n == 1 else PyNode("Starred", (lists.repeated(t, n),)) for t, n in entries]
-        return py(f"{kind}([{{*xs}}])", xs=items)
+        return lists.listed(kind, [m.constructor for t in node.iterations for m in made[t]])
 
     # --- shared blocks ---
 
