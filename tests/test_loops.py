@@ -6,7 +6,13 @@ from torch_versions import since
 from archdsl import api
 from archdsl.ir.weights import weights
 
-HEAD = "block a(x: [batch, time, width]) -> [batch, time, width] { return x + (x -> linear(width)) }\n"
+HEAD = """
+block a(x: [batch, time, width]) -> [batch, time, width] { return x + (x -> linear(width)) }
+block tower(depth)(x: [batch, time, width]) -> [batch, time, width] {
+  for i in depth { x = x -> a as f }
+  return x
+}
+"""
 INPUT = "(x: [batch, time, width]) -> [batch, time, width]"
 LOOPS = {
     "raw weights in unequal turns": "for f in [a, gelu, a] { param w: [width] = ones  x = (x -> f) * w + w }",
@@ -22,6 +28,9 @@ LOOPS = {
     "two lists": "for i in n { for j in k { x = x -> a as f -> mlp(hidden: 2) as g } }",
     "a list twice a turn": "for f in n * (a + k * mlp(hidden: 5)) { x = x -> f -> a as f }",
     "the inner turn's number": "for i in n { for j in k { x = x -> mlp(hidden: j + 1) as f } }",
+    "kinds by remainder": "for f in [if i % 3 == 1 then a else mlp(hidden: 4) for i in 6] { x = x -> f }",
+    "depths of one block": "x = x -> tower(depth: n) as f -> tower(depth: k) as g -> tower(depth: 1) as h",
+    "depths in a loop": "for d in [n, k, 3] { x = x -> tower(depth: d) as f }",
     "an instance among others": "let s = shared(a)\n for f in 2 * [s, a] { x = x -> f }",
     "equal sizes by two spellings": "for h in [4, width // 2, 4] { x = x -> mlp(hidden: h) as f }",
 }
