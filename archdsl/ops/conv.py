@@ -163,8 +163,8 @@ def joined(sizes: Sequence[Num]) -> Num | tuple[Num, ...]:
 
 
 def setting(name: str, given: Sequence[Num], usual: int) -> dict[str, Any]:
-    """`stride=2` as a keyword argument, or none where it is the usual number."""
-    return {} if all(equals(n, usual) for n in given) else {name: joined(given)}
+    """`stride=2` as a keyword argument, or none where it is written as the usual number."""
+    return {} if all(equals(n, usual) and not free_names(n.expr) for n in given) else {name: joined(given)}
 
 
 def padded(x: Tree, found: Sequence[Window], e: TorchScope) -> Tree:

@@ -28,25 +28,6 @@ class Config:
 class ReluBlock(nn.Module):
     """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution."""
 
-    def __init__(self, config: Config, width: int) -> None:
-        super().__init__()
-        assert width / 2 % 1 == 0, "the groups of a convolution share its input channels equally"
-        self.layernorm = nn.LayerNorm(width, eps=1e-5)
-        self.narrow = nn.Linear(width, width // 2)
-        self.layernorm_2 = nn.LayerNorm(width // 2, eps=1e-5)
-        self.conv1d = nn.Conv1d(width // 2, width // 2, config.kernel, padding="same")
-        self.layernorm_3 = nn.LayerNorm(width // 2, eps=1e-5)
-        self.widen = nn.Linear(width // 2, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.narrow(F.relu(self.layernorm(x)))
-        h = self.conv1d(F.relu(self.layernorm_2(h)).transpose(1, 2)).transpose(1, 2)
-        return x + self.widen(F.relu(self.layernorm_3(h)))
-
-
-class ReluBlock2(nn.Module):
-    """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution."""
-
     def __init__(self, config: Config, dilation: int, width: int) -> None:
         super().__init__()
         assert width / 2 % 1 == 0, "the groups of a convolution share its input channels equally"
@@ -63,29 +44,7 @@ class ReluBlock2(nn.Module):
         return x + self.widen(F.relu(self.layernorm_3(h)))
 
 
-class ReluBlock3(nn.Module):
-    """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution."""
-
-    def __init__(self, config: Config, dilation: int, width: int) -> None:
-        super().__init__()
-        assert width / 2 % 1 == 0, "the groups of a convolution share its input channels equally"
-        self.dilation = dilation
-        self.kernel = config.kernel
-        self.layernorm = nn.LayerNorm(width, eps=1e-5)
-        self.narrow = nn.Linear(width, width // 2)
-        self.layernorm_2 = nn.LayerNorm(width // 2, eps=1e-5)
-        self.conv1d = nn.Conv1d(width // 2, width // 2, config.kernel)
-        self.layernorm_3 = nn.LayerNorm(width // 2, eps=1e-5)
-        self.widen = nn.Linear(width // 2, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.narrow(F.relu(self.layernorm(x)))
-        h = F.relu(self.layernorm_2(h))
-        h = self.conv1d(F.pad(h.transpose(1, 2), (self.dilation * (self.kernel - 1), 0))).transpose(1, 2)
-        return x + self.widen(F.relu(self.layernorm_3(h)))
-
-
-class ReluBlock4(nn.Module):
+class ReluBlock2(nn.Module):
     """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution."""
 
     def __init__(self, config: Config, dilation: int, width: int) -> None:
@@ -118,11 +77,11 @@ class Bytenet(nn.Module):
             layer
             for _ in range(config.sets)
             for layer in (
-                ReluBlock(config, width=2 * config.inner),
-                ReluBlock2(config, dilation=2, width=2 * config.inner),
-                ReluBlock2(config, dilation=4, width=2 * config.inner),
-                ReluBlock2(config, dilation=8, width=2 * config.inner),
-                ReluBlock2(config, dilation=16, width=2 * config.inner),
+                ReluBlock(config, dilation=1, width=2 * config.inner),
+                ReluBlock(config, dilation=2, width=2 * config.inner),
+                ReluBlock(config, dilation=4, width=2 * config.inner),
+                ReluBlock(config, dilation=8, width=2 * config.inner),
+                ReluBlock(config, dilation=16, width=2 * config.inner),
             )
         )
         self.target_embedding = nn.Embedding(config.vocab, 2 * config.inner)
@@ -130,11 +89,11 @@ class Bytenet(nn.Module):
             layer
             for _ in range(config.sets)
             for layer in (
-                ReluBlock3(config, dilation=1, width=2 * config.inner),
-                ReluBlock4(config, dilation=2, width=2 * config.inner),
-                ReluBlock4(config, dilation=4, width=2 * config.inner),
-                ReluBlock4(config, dilation=8, width=2 * config.inner),
-                ReluBlock4(config, dilation=16, width=2 * config.inner),
+                ReluBlock2(config, dilation=1, width=2 * config.inner),
+                ReluBlock2(config, dilation=2, width=2 * config.inner),
+                ReluBlock2(config, dilation=4, width=2 * config.inner),
+                ReluBlock2(config, dilation=8, width=2 * config.inner),
+                ReluBlock2(config, dilation=16, width=2 * config.inner),
             )
         )
         self.post = nn.Linear(2 * config.inner, config.inner)

@@ -35,26 +35,6 @@ class DilatedLayer(nn.Module):
         super().__init__()
         self.dilation = dilation
         self.kernel = config.kernel
-        self.filter = nn.Conv1d(config.width, config.gate, config.kernel)
-        self.gate = nn.Conv1d(config.width, config.gate, config.kernel)
-        self.skip = nn.Linear(config.gate, config.skip)
-        self.residual = nn.Linear(config.gate, config.width)
-
-    def forward(self, x: Tensor, skips: Tensor) -> tuple[Tensor, Tensor]:
-        filter_ = self.filter(F.pad(x.transpose(1, 2), (self.dilation * (self.kernel - 1), 0))).transpose(1, 2)
-        opened = self.gate(F.pad(x.transpose(1, 2), (self.dilation * (self.kernel - 1), 0))).transpose(1, 2)
-        h = torch.tanh(filter_) * torch.sigmoid(opened)
-        return x + self.residual(h), skips + self.skip(h)
-
-
-class DilatedLayer2(nn.Module):
-    """A dilated convolution with a gate (equation 2): one map of it out to the sum of skips, one, unless it is the
-    last, back onto the residual stream."""
-
-    def __init__(self, config: Config, dilation: int) -> None:
-        super().__init__()
-        self.dilation = dilation
-        self.kernel = config.kernel
         self.filter = nn.Conv1d(config.width, config.gate, config.kernel, dilation=dilation)
         self.gate = nn.Conv1d(config.width, config.gate, config.kernel, dilation=dilation)
         self.skip = nn.Linear(config.gate, config.skip)
@@ -67,7 +47,7 @@ class DilatedLayer2(nn.Module):
         return x + self.residual(h), skips + self.skip(h)
 
 
-class DilatedLayer3(nn.Module):
+class DilatedLayer2(nn.Module):
     """A dilated convolution with a gate (equation 2): one map of it out to the sum of skips, one, unless it is the
     last, back onto the residual stream."""
 
@@ -97,35 +77,35 @@ class Wavenet(nn.Module):
         self.layers = nn.ModuleList(
             [
                 DilatedLayer(config, dilation=1),
-                DilatedLayer2(config, dilation=2),
-                DilatedLayer2(config, dilation=4),
-                DilatedLayer2(config, dilation=8),
-                DilatedLayer2(config, dilation=16),
-                DilatedLayer2(config, dilation=32),
-                DilatedLayer2(config, dilation=64),
-                DilatedLayer2(config, dilation=128),
-                DilatedLayer2(config, dilation=256),
-                DilatedLayer2(config, dilation=512),
+                DilatedLayer(config, dilation=2),
+                DilatedLayer(config, dilation=4),
+                DilatedLayer(config, dilation=8),
+                DilatedLayer(config, dilation=16),
+                DilatedLayer(config, dilation=32),
+                DilatedLayer(config, dilation=64),
+                DilatedLayer(config, dilation=128),
+                DilatedLayer(config, dilation=256),
+                DilatedLayer(config, dilation=512),
                 DilatedLayer(config, dilation=1),
-                DilatedLayer2(config, dilation=2),
-                DilatedLayer2(config, dilation=4),
-                DilatedLayer2(config, dilation=8),
-                DilatedLayer2(config, dilation=16),
-                DilatedLayer2(config, dilation=32),
-                DilatedLayer2(config, dilation=64),
-                DilatedLayer2(config, dilation=128),
-                DilatedLayer2(config, dilation=256),
-                DilatedLayer2(config, dilation=512),
+                DilatedLayer(config, dilation=2),
+                DilatedLayer(config, dilation=4),
+                DilatedLayer(config, dilation=8),
+                DilatedLayer(config, dilation=16),
+                DilatedLayer(config, dilation=32),
+                DilatedLayer(config, dilation=64),
+                DilatedLayer(config, dilation=128),
+                DilatedLayer(config, dilation=256),
+                DilatedLayer(config, dilation=512),
                 DilatedLayer(config, dilation=1),
-                DilatedLayer2(config, dilation=2),
-                DilatedLayer2(config, dilation=4),
-                DilatedLayer2(config, dilation=8),
-                DilatedLayer2(config, dilation=16),
-                DilatedLayer2(config, dilation=32),
-                DilatedLayer2(config, dilation=64),
-                DilatedLayer2(config, dilation=128),
-                DilatedLayer2(config, dilation=256),
-                DilatedLayer3(config, dilation=512),
+                DilatedLayer(config, dilation=2),
+                DilatedLayer(config, dilation=4),
+                DilatedLayer(config, dilation=8),
+                DilatedLayer(config, dilation=16),
+                DilatedLayer(config, dilation=32),
+                DilatedLayer(config, dilation=64),
+                DilatedLayer(config, dilation=128),
+                DilatedLayer(config, dilation=256),
+                DilatedLayer2(config, dilation=512),
             ]
         )
         self.post = nn.Linear(config.skip, config.skip)
