@@ -21,6 +21,7 @@ def _data() -> Path:
     return installed if installed.is_dir() else _PACKAGE.parent
 
 
+@cache
 def _by_stem(folder: Path, suffix: str) -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob(f"*{suffix}"))}
 

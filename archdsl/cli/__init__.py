@@ -4,10 +4,18 @@ people is in `archdsl.report.tables`.
 Exit status: 0 fine · 1 the spec is wrong, or `verify` found a difference · 2 the command line is · 70 an error in the
 compiler itself · 130 interrupted."""
 
+import atexit
+import gc
+
+# Modules, classes and the nodes of a graph are many objects, and nearly all live to the end of the command: cycles are
+# looked for rarely, from the first import on, and not once more when the interpreter ends.
+gc.set_threshold(100_000)
+atexit.register(gc.freeze)
+
 # isort: off
-from archdsl.cli import inspect, estimating, backends, interop  # noqa: F401 (they register the commands, in this order)
+from archdsl.cli import inspect, estimating, backends, interop  # noqa: E402, F401 (they register commands, in order)
 
 # isort: on
-from archdsl.cli.frame import app, main
+from archdsl.cli.frame import app, main  # noqa: E402
 
 __all__ = ["app", "main"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import gc
 import os
 import sys
 from collections.abc import Callable, Iterable
+from copy import copy
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TypeVar, get_args
 
 import typer
@@ -24,8 +24,6 @@ R = TypeVar("R", bound="BaseModel")
 
 FINE, WRONG_SPEC, WRONG_CALL, INTERNAL, INTERRUPTED, NO_READER, TERMINATED = 0, 1, 2, 70, 130, 141, 143
 FORMAT_VARIABLE = "ARCHDSL_FORMAT"
-RARELY = 100_000
-"""New objects between two searches for cycles: a graph is many objects that all live to the end of the command."""
 
 RENAMED = {
     "--time": "--seq",
@@ -82,10 +80,9 @@ app = typer.Typer(
 
 def main() -> NoReturn:
     """Run the command line of this process."""
-    gc.set_threshold(RARELY)
     watch()
     try:
-        app(prog_name="archdsl")
+        _with_called(sys.argv[1:])(prog_name="archdsl")
     except TerminatedError:
         raise SystemExit(TERMINATED) from None
     except KeyboardInterrupt:
@@ -95,6 +92,14 @@ def main() -> NoReturn:
         _silence()
         raise SystemExit(NO_READER) from None
     raise SystemExit(FINE)
+
+
+def _with_called(arguments: list[str]) -> typer.Typer:
+    """Return the app with the one command that is called, if any is: typer evaluates the parameters of all it has."""
+    name = next((a for a in arguments if not a.startswith("-")), None)
+    called = copy(app)
+    called.registered_commands = [c for c in app.registered_commands if c.name == name] or app.registered_commands
+    return called
 
 
 def command(name: str, panel: str) -> Callable[[Callable[P, int | None]], Callable[P, None]]:
