@@ -514,10 +514,12 @@ def to_onnx(
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     from archdsl.backends.onnx.metadata import described
     from archdsl.backends.onnx.runtimes import save_graph, save_steps
+    from archdsl.backends.onnx.store import Storage
+    from archdsl.backends.onnx.targets import GraphOptions
     from archdsl.backends.onnx.tokens import Tokens
 
     stored = Path(weights) if weights is not None else None
-    common: dict[str, Any] = {
+    command: dict[str, Any] = {
         "dtype": dtype,
         "target": target,
         "quantize": quantize,
@@ -526,15 +528,17 @@ def to_onnx(
         "store": store,
         "opset": opset,
         "names": names,
+        "weights": stored.name if stored is not None else None,
     }
-    tokens = {"bos_token_id": bos_token_id, "eos_token_id": eos_token_id, "pad_token_id": pad_token_id}
-    steps = {"decode": True, "logits": logits, **tokens} if decode else {}
-    common["metadata"] = described(loaded, {**common, "weights": stored.name if stored is not None else None, **steps})
-    common |= {"weights": stored, "progress": progress}
+    if decode:
+        tokens = {"bos_token_id": bos_token_id, "eos_token_id": eos_token_id, "pad_token_id": pad_token_id}
+        command |= {"decode": True, "logits": logits, **tokens}
+    options = GraphOptions(dtype, target, quantize, keep, names=names, last=logits == "last")
+    storage = Storage(stored, seed, store, opset, described(loaded, command), progress)
     if decode:
         special = Tokens(bos_token_id, tuple(eos_token_id), pad_token_id)
-        return save_steps(loaded, output, special, last=logits == "last", **common)
-    return save_graph(loaded, output, **common)
+        return save_steps(loaded, output, special, options, storage)
+    return save_graph(loaded, output, options, storage)
 
 
 # --- Hugging Face -----------------------------------------------------------------------------------------------------

@@ -54,7 +54,8 @@ from torch import Tensor, nn
 
 import archdsl
 from archdsl.backends.onnx.step import write_steps
-from archdsl.backends.onnx.store import save
+from archdsl.backends.onnx.store import Storage, save
+from archdsl.backends.onnx.targets import GraphOptions
 
 THREADS = 2
 OPSET = 24  # exported in the same version, which is faster than the default of `torch.onnx.export`
@@ -201,10 +202,10 @@ class Bench:
             times["file"] = statistics.median(seconds[1:])
             times["graph_bytes"] = path.stat().st_size
             times["weight_bytes"] = (files.weights or self.weights).stat().st_size
-            steps = write_steps(self.model, **asked)
-            save({self.folder / f"{way}-step.onnx": steps["model"]}, self.model, weights=self.weights)
-        steps = write_steps(self.model, target="ort-cpu", last=True)
-        save({self.folder / f"{LAST}-step.onnx": steps["model"]}, self.model, weights=self.weights)
+            steps = write_steps(self.model, GraphOptions(**asked))
+            save({self.folder / f"{way}-step.onnx": steps["model"]}, self.model, Storage(self.weights))
+        steps = write_steps(self.model, GraphOptions(target="ort-cpu", last=True))
+        save({self.folder / f"{LAST}-step.onnx": steps["model"]}, self.model, Storage(self.weights))
         sparse = {block: block.ffn for block in self.module.blocks if hasattr(block.ffn, "router")}
         for block, ffn in sparse.items():
             block.ffn = Dense(ffn)

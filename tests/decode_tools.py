@@ -14,6 +14,7 @@ from onnx_tools import check, session
 from archdsl.api import to_torch
 from archdsl.backends.onnx.step import write_steps
 from archdsl.backends.onnx.store import inline, serialized
+from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.backends.torch import Extras, emit
 from archdsl.estimates.params import vocabulary
 from archdsl.ir.dims import evaluate
@@ -73,7 +74,7 @@ def decoder(model: Model, module: torch.nn.Module, **options: Any) -> Decoder:
     """The graphs of a model with a module's weights, to be run step by step."""
     arrays = {k: t.detach().numpy() for k, t in module.state_dict().items()}
     sessions = {}
-    for name, written in write_steps(model, **options).items():
+    for name, written in write_steps(model, GraphOptions(**options)).items():
         inline(written, arrays)
         data = serialized(written)
         check(data)

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from archdsl.backends.onnx.store import inline, serialized
+from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.backends.onnx.write import write
 from archdsl.ir.graph import Model
 
 
 def onnx_bytes(model: Model, module: torch.nn.Module, **options: Any) -> bytes:
     """The model's graph with the weights of an emitted module, checked by onnx itself."""
-    written = write(model, **options)
+    written = write(model, GraphOptions(**options))
     inline(written, {k: t.detach().float().numpy() if t.is_floating_point() else t.numpy() for k, t in state(module)})
     data = serialized(written)
     check(data)

@@ -16,7 +16,7 @@ from zoo.tiny import graph
 
 import archdsl
 from archdsl.backends.onnx.step import write_steps
-from archdsl.backends.onnx.targets import ALL, TARGETS
+from archdsl.backends.onnx.targets import ALL, TARGETS, GraphOptions
 from archdsl.backends.onnx.write import write
 from archdsl.ir.graph import Model
 from archdsl.run.verify import verify
@@ -76,8 +76,8 @@ def agree(model: Model) -> Counter[str]:
     assert distance(whole, torch.from_numpy(first_output(module, inputs))) < TOLERANCE
     found = differences(model, (4, 1, 1, 1), target="ort-cuda")  # on the CPU, later rows come one token at a time
     assert max(found.values()) < TOLERANCE, found
-    at_once = operators([*write(model, target="ort-cuda").model.graph])
-    step = operators([*write_steps(model, target="ort-cuda")["model"].model.graph])
+    at_once = operators([*write(model, GraphOptions(target="ort-cuda")).model.graph])
+    step = operators([*write_steps(model, GraphOptions(target="ort-cuda"))["model"].model.graph])
     assert at_once == step
     return step
 
@@ -111,7 +111,7 @@ def test_weights_of_few_bits_stand_under_each_other_too(quantize: str) -> None:
     given: dict[str, Any] = {"weights": None, "seed": 0, "batch": 2, "time": 7, "device": "cpu", "dtype": "float32"}
     report = verify(model, **given, target="ort-cuda", quantize=quantize, tolerance=TOLERANCE)
     assert report.agrees, report
-    nodes = [*write(model, target="ort-cuda", quantize=quantize).model.graph]
+    nodes = [*write(model, GraphOptions(target="ort-cuda", quantize=quantize)).model.graph]
     assert operators(nodes) == PACKED_AND_TURNED
     assert sum(n.op_type == "MatMulNBits" for n in nodes) == 2 * (1 + 1 + 3) + 1
 

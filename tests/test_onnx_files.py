@@ -21,6 +21,7 @@ from zoo import tiny
 import archdsl
 from archdsl.api import init_weights, load, to_torch
 from archdsl.backends.onnx import store
+from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.backends.onnx.write import write
 from archdsl.diagnostics import ArchError
 
@@ -297,7 +298,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nodes_are_called_by_their_place_and_all_are_needed() -> None:
-    graph = write(load(text=SPEC)).model.graph
+    graph = write(load(text=SPEC), GraphOptions()).model.graph
     nodes = list(graph)
     names = [n.name for n in nodes]
     assert len(set(names)) == len(names)

@@ -17,7 +17,8 @@ from test_onnx_files import SPEC
 from archdsl.api import load, to_onnx
 from archdsl.backends.onnx.quantize import BITS, dequantized, in_rows, quantized, routers, shapes
 from archdsl.backends.onnx.step import write_steps
-from archdsl.backends.onnx.store import save
+from archdsl.backends.onnx.store import Storage, save
+from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.backends.onnx.write import Written, write
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model
@@ -116,13 +117,13 @@ def test_on_the_cpu_the_inputs_of_products_are_rounded_too(text: str, tmp_path: 
     """Its kernels for eight bits are for such inputs only, and for matrices that are constants of the graph."""
     levels, found, inputs = [], [], draw_inputs(load(text=text), 2, 9, 0)
     for target, exact in (("ort-cpu", False), ("ort-cpu", True), ("ort-cuda", False)):
-        made = write(load(text=text), target=target, quantize="int8", exact=exact)
+        made = write(load(text=text), GraphOptions(target=target, quantize="int8", exact=exact))
         nodes = [n for n in ir.traversal.RecursiveGraphIterator(made.model.graph) if n.op_type == "MatMulNBits"]
         levels.append({"accuracy_level" in n.attributes for n in nodes})
         makers = [x.producer() for n in nodes for x in n.inputs[1:] if x is not None]
         assert {p.op_type for p in makers if p is not None} <= {"Squeeze", "Reshape"}
         if target == "ort-cpu":
-            files = save({tmp_path / "m.onnx": made}, load(text=text), seed=0)
+            files = save({tmp_path / "m.onnx": made}, load(text=text), Storage(seed=0))
             assert files.weights is not None
             found.append(run_session(open_session(made, files.weights, "cpu"), inputs)["output"])
     assert levels == [{True}, {False}, {False}]
@@ -153,10 +154,10 @@ def test_experts_of_few_bits_are_one_operator(expert: str, activation: str, quan
     model = load(text=EVEN.replace("swiglu(hidden: 64)", expert))
     inputs, found = draw_inputs(model, 2, 9, 0), {}
     for name, exact in (("rounded", False), ("exact", True)):
-        made = write(model, target="ort-cpu", quantize=quantize, exact=exact)
+        made = write(model, GraphOptions(target="ort-cpu", quantize=quantize, exact=exact))
         at_once = name == "rounded" or quantize == "int4"
         assert experts_of(made)[0] == ({activation} if at_once else set())
-        files = save({tmp_path / f"{name}.onnx": made}, model, seed=0)
+        files = save({tmp_path / f"{name}.onnx": made}, model, Storage(seed=0))
         assert files.weights is not None
         found[name] = run_session(open_session(made, files.weights, "cpu"), inputs)["output"]
     assert np.isfinite(found["rounded"]).all()
@@ -175,7 +176,7 @@ def test_experts_of_few_bits_are_one_operator(expert: str, activation: str, quan
 )
 def test_other_experts_of_few_bits_stand_in_a_loop(expert: str, keep: tuple[str, ...]) -> None:
     model = load(text=EVEN.replace("swiglu(hidden: 64)", expert))
-    made = write(model, target="ort-cpu", quantize="int4", keep=keep)
+    made = write(model, GraphOptions(target="ort-cpu", quantize="int4", keep=keep))
     assert experts_of(made)[0] == set()
     assert any(n.op_type == "Loop" for n in made.model.graph)
     assert verify(model, **options(target="ort-cpu", quantize="int4", keep=keep, tolerance=2e-5, decode=False)).agrees
@@ -184,12 +185,14 @@ def test_other_experts_of_few_bits_stand_in_a_loop(expert: str, keep: tuple[str,
 def test_experts_of_few_bits_in_half_precision() -> None:
     report = verify(load(text=EVEN), **options(target="ort-cpu", quantize="int4", dtype="float16"))
     assert report.agrees, report
-    assert experts_of(write(load(text=EVEN), target="ort-cpu", quantize="int4", dtype="float16"))[0] == {"swiglu"}
+    assert experts_of(write(load(text=EVEN), GraphOptions(target="ort-cpu", quantize="int4", dtype="float16")))[0] == {
+        "swiglu"
+    }
 
 
 def test_what_is_quantized() -> None:
     model = load(text=EXPERTS)
-    made = write(model, target="ort-cpu", quantize="int4")
+    made = write(model, GraphOptions(target="ort-cpu", quantize="int4"))
     few = {re.sub(r"\.\d+\.", ".*.", p) for p in made.quantized}
     rest = {re.sub(r"\.\d+\.", ".*.", p) for p in made.weights}
     assert few == {
@@ -202,10 +205,10 @@ def test_what_is_quantized() -> None:
     assert "norm.weight" in rest
     assert routers(flatten(model)) == {f"blocks.{i}.moe.router.gate.weight" for i in range(2)}
     assert "blocks.*.moe.router.gate.weight" in rest
-    tied = write(load(text=SPEC), target="ort-cpu", quantize="int4")
+    tied = write(load(text=SPEC), GraphOptions(target="ort-cpu", quantize="int4"))
     assert "token_embedding.weight" in tied.quantized  # rows and head read the same numbers
     assert "token_embedding.weight" not in tied.weights
-    kept = write(load(text=SPEC), target="ort-cpu", quantize="int4", keep=["token_embedding.*"])
+    kept = write(load(text=SPEC), GraphOptions(target="ort-cpu", quantize="int4", keep=["token_embedding.*"]))
     assert "token_embedding.weight" in kept.weights
     initializers = {x.name for x in made.model.graph.initializers.values()}
     assert not initializers & set(made.quantized), "a matrix of few bits is not stored whole too"
@@ -213,18 +216,20 @@ def test_what_is_quantized() -> None:
 
 def test_what_is_kept() -> None:
     model = load(text=EXPERTS)
-    made = write(model, target="ort-cpu", quantize="int4", keep=["head.*", "token_embedding.*", "blocks.0.*"])
+    made = write(
+        model, GraphOptions(target="ort-cpu", quantize="int4", keep=["head.*", "token_embedding.*", "blocks.0.*"])
+    )
     assert {"head.weight", "token_embedding.weight"} <= {*made.weights}
     assert made.quantized
     assert all(p.startswith("blocks.1.") for p in made.quantized)
     with pytest.raises(ArchError, match=r"E0504 `--keep haed\.\*`"):
-        write(model, target="ort-cpu", quantize="int4", keep=["head.*", "haed.*"])
+        write(model, GraphOptions(target="ort-cpu", quantize="int4", keep=["head.*", "haed.*"]))
 
 
 def test_nothing_to_quantize_is_an_error() -> None:
     text = "model m(x: [batch, time, 8]) { return x -> layernorm }"
     with pytest.raises(ArchError, match="E0504 the model has no matrix"):
-        write(load(text=text), target="ort-cpu", quantize="int8")
+        write(load(text=text), GraphOptions(target="ort-cpu", quantize="int8"))
 
 
 def test_few_bits_are_few_bytes(tmp_path: Path) -> None:
@@ -252,7 +257,7 @@ def test_pytorch_and_onnxruntime_agree(text: str, dtype: str, target: str) -> No
 
 def test_few_experts_stand_one_by_one_and_many_in_a_loop() -> None:
     def operators(text: str) -> set[str]:
-        return {node.op_type for node in write(load(text=text)).model.graph}
+        return {node.op_type for node in write(load(text=text), GraphOptions()).model.graph}
 
     assert {"If"} == operators(EXPERTS) & {"If", "Loop"}
     assert {"Loop"} == operators(MANY) & {"If", "Loop"}
@@ -260,7 +265,7 @@ def test_few_experts_stand_one_by_one_and_many_in_a_loop() -> None:
 
 @pytest.mark.parametrize("target", ["portable", "ort-cpu"])
 def test_heads_stay_where_they_are(target: str) -> None:
-    nodes = list(write(load(text=SPEC), target=target).model.graph)
+    nodes = list(write(load(text=SPEC), GraphOptions(target=target)).model.graph)
     moved = [n for n in nodes if n.op_type == "Transpose" and len(n.attributes["perm"].value) == 4]
     assert not moved
     assert all(n.attributes["num_heads"].value in (2, 4) for n in nodes if n.op_type == "RotaryEmbedding")
@@ -268,7 +273,7 @@ def test_heads_stay_where_they_are(target: str) -> None:
 
 
 def test_a_step_copies_no_cache() -> None:
-    graph = write_steps(load(text=SPEC))["model"].model.graph
+    graph = write_steps(load(text=SPEC), GraphOptions())["model"].model.graph
     kept = [x for x in graph.outputs if x.name.startswith("present.")]
     assert len(kept) == 2 * 2
     assert {x.producer().op_type for x in kept} == {"Concat"}
@@ -323,7 +328,10 @@ def test_bfloat16_is_float32_outside(tmp_path: Path) -> None:
 
     from archdsl.backends.onnx.store import serialized
 
-    made = write(load(text="model m(x: [batch, 4]) { return x -> cast(float32) -> cast_like(x) }"), dtype="bfloat16")
+    made = write(
+        load(text="model m(x: [batch, 4]) { return x -> cast(float32) -> cast_like(x) }"),
+        GraphOptions(dtype="bfloat16"),
+    )
     onnx._outside_in_float32(made)
     assert {x.dtype for x in (*made.model.graph.inputs, *made.model.graph.outputs)} == {ir.DataType.FLOAT}
     (tmp_path / "none").touch()
@@ -549,7 +557,7 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capfd: pyte
 
 
 def test_missing_libraries_of_cuda_are_named_without_noise(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    made = write(load(text="model m(x: [batch, 4]) { return x * 2 }"))
+    made = write(load(text="model m(x: [batch, 4]) { return x * 2 }"), GraphOptions())
     (tmp_path / "none").touch()
     if torch.cuda.is_available():
         assert onnx.open_session(made, tmp_path / "none", "cuda").get_providers()[0].startswith("CUDA")

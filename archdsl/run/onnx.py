@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -20,6 +21,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from archdsl.backends.onnx import demand_packages
+from archdsl.backends.onnx.targets import TARGETS, GraphOptions
 from archdsl.diagnostics import ArchError, error
 from archdsl.ir.graph import Model, Value
 from archdsl.run.smoke import TensorInfo, input_shapes, one_line
@@ -102,9 +104,9 @@ def run(
     demand_room(model, dtype, 1)
     timed = Stopwatch()
     inputs = draw_inputs(model, batch, time, seed)
-    asked: dict[str, Any] = {"dtype": dtype, "target": target, "quantize": quantize, "keep": keep}
+    options = GraphOptions(dtype, target, quantize, keep)
     with tempfile.TemporaryDirectory(prefix="archdsl-", ignore_cleanup_errors=True) as folder:
-        made = make_graphs(model, Path(folder), weights, seed, decode, timed, **asked)
+        made = make_graphs(model, options, Path(folder), weights, seed, decode, timed)
         found, providers = _whole(made, device, inputs, timed)
         prompt = None
         if made.steps is not None:
@@ -150,33 +152,33 @@ class Graphs(NamedTuple):
 
 def make_graphs(
     model: Model,
+    options: GraphOptions,
     folder: Path,
     weights: Path | None,
     seed: int,
     decode: bool,
     timed: Stopwatch,
     exact: bool = False,
-    **asked: Any,
 ) -> Graphs:
-    """The graphs as `asked`, and `exact` ones. Drawn weights lie in `model.safetensors` beside the file of their
-    numbers."""
-    from archdsl.backends.onnx.store import ByteRange, as_they_lie, refer, save
-    from archdsl.backends.onnx.targets import TARGETS
+    """The graphs as the options say, and `exact` ones. Drawn weights lie in `model.safetensors` beside the file of
+    their numbers."""
+    from archdsl.backends.onnx.store import ByteRange, Storage, as_they_lie, refer, save
     from archdsl.backends.onnx.write import write
     from archdsl.weights.safetensors import Checkpoint, draw, saved
 
     with timed("write"):
-        graphs = {WHOLE: write(model, **asked)}
-        steps, no_decode = _step_graphs(model, graphs, **asked) if decode else (None, NOT_ASKED)
+        graphs = {WHOLE: write(model, options)}
+        steps, no_decode = _step_graphs(model, graphs, options) if decode else (None, NOT_ASKED)
         plain = graphs
-        if exact and asked["quantize"] is not None and TARGETS[asked["target"]].rounds_inputs:
-            plain = {WHOLE: write(model, exact=True, **asked)}
+        if exact and options.quantize is not None and TARGETS[options.target].rounds_inputs:
+            options = replace(options, exact=True)
+            plain = {WHOLE: write(model, options)}
             if steps is not None:
-                _step_graphs(model, plain, exact=True, **asked)
+                _step_graphs(model, plain, options)
     with timed("weights"):
         if weights is None:
             weights = folder / "model.safetensors"
-            draw(model, seed, asked["dtype"], weights)
+            draw(model, seed, options.dtype, weights)
         checkpoint = Checkpoint(weights)
         checkpoint.demand(saved(model))
         every = [*graphs.values(), *(plain.values() if plain is not graphs else ())]
@@ -184,7 +186,8 @@ def make_graphs(
             positions = {name: ByteRange(e.start, e.end - e.start) for name, e in checkpoint.entries.items()}
             refer(every, weights.name, positions)
             return Graphs(graphs, plain, weights, steps, no_decode)
-        files = save({folder / f"graph_{i}.onnx": written for i, written in enumerate(every)}, model, weights=weights)
+        paths = {folder / f"graph_{i}.onnx": written for i, written in enumerate(every)}
+        files = save(paths, model, Storage(weights))
         assert files.weights is not None
         return Graphs(graphs, plain, files.weights, steps, no_decode)
 
@@ -206,14 +209,16 @@ def _whole(
     return found, session.get_providers()
 
 
-def _step_graphs(model: Model, graphs: dict[str, Written], **asked: Any) -> tuple[DecodePlan | None, str | None]:
+def _step_graphs(
+    model: Model, graphs: dict[str, Written], options: GraphOptions
+) -> tuple[DecodePlan | None, str | None]:
     """Add the graphs of a step; how the model is taken step by step, or why it is not."""
     from archdsl.backends.onnx.step import write_steps
     from archdsl.passes.decode import plan
 
     try:
         steps = plan(model)
-        graphs |= write_steps(model, steps=steps, **asked)
+        graphs |= write_steps(model, options, steps)
     except ArchError as problem:
         first = problem.diagnostics[0]
         if first.code != "E0504":

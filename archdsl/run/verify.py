@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel
 
+from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.dependence.causality import assumed
 from archdsl.diagnostics import ArchError, error
 from archdsl.ir.graph import Model
@@ -133,13 +134,13 @@ def verify(
     demand_room(model, dtype, 3)
     timed = Stopwatch()
     inputs = draw_inputs(model, batch, time, seed, lengths=True)
-    asked: dict[str, Any] = {"dtype": dtype, "target": target, "quantize": quantize, "keep": keep}
+    options = GraphOptions(dtype, target, quantize, keep)
     steps: dict[str, Difference] = {}
     torch_steps: dict[str, Difference] = {}
     no_torch_decode: str | None = NOT_ASKED
     failed = ""
     with tempfile.TemporaryDirectory(prefix="archdsl-", ignore_cleanup_errors=True) as folder:
-        made = make_graphs(model, Path(folder), weights, seed, decode, timed, exact=True, **asked)
+        made = make_graphs(model, options, Path(folder), weights, seed, decode, timed, exact=True)
         whole, file = made.graphs[WHOLE], weights or made.numbers.parent / "model.safetensors"
         with timed("load"):
             session = open_session(whole, made.numbers, device)

@@ -34,6 +34,7 @@ from torch_versions import VERSION
 
 from archdsl import api
 from archdsl.backends.onnx.store import inline, serialized
+from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.backends.onnx.write import write
 from archdsl.backends.torch import Extras, emit
 from archdsl.backends.torch.python import field_name
@@ -162,7 +163,7 @@ def same_bytes(text: str, model: Model) -> None:
     weights_of = {k: t.detach().numpy() for k, t in state(weighted(model))}
     made = []
     for one in (model, again):
-        written = write(one)
+        written = write(one, GraphOptions())
         inline(written, weights_of)
         made.append(serialized(written))
     if made[0] != made[1]:

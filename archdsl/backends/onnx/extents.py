@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from archdsl.backends.onnx.positions import PositionsWriter
 from archdsl.backends.onnx.scope import OnnxNodeScope
-from archdsl.backends.onnx.targets import Target
+from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.diagnostics import error
 from archdsl.ir.dims import Poly, Shape, symbol, with_symbol
 from archdsl.ir.dims import Value as Size
@@ -33,8 +33,8 @@ class RowsUnsupportedError(Exception):
 class FormsWriter(PositionsWriter):
     """Gives every node its inputs in the form that the plan says."""
 
-    def __init__(self, model: Model, dtype: str, target: Target, plan: DecodePlan, by_row: bool) -> None:
-        super().__init__(model, dtype, target, plan, by_row)
+    def __init__(self, model: Model, options: GraphOptions, plan: DecodePlan, by_row: bool) -> None:
+        super().__init__(model, options, plan, by_row)
         self.full: dict[Value, ir.Value] = {}
         """All positions of what is cached."""
         self.of_positions: dict[tuple[Value, Form], ir.Value | None] = {}

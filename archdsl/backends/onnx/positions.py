@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import onnx_ir as ir
 
-from archdsl.backends.onnx.names import names_of
-from archdsl.backends.onnx.targets import Target
+from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.backends.onnx.write import GraphWriter, symbol_name
 from archdsl.diagnostics import error
 from archdsl.ir.dims import Num, Poly, Shape, symbol
@@ -21,8 +21,8 @@ NOWHERE = 2**30
 class PositionsWriter(GraphWriter):
     """Knows two lengths, that of the new positions and that of all, and gives positions of either."""
 
-    def __init__(self, model: Model, dtype: str, target: Target, plan: DecodePlan, by_row: bool) -> None:
-        super().__init__(model, dtype, target, names_of(model, "spec"))
+    def __init__(self, model: Model, options: GraphOptions, plan: DecodePlan, by_row: bool) -> None:
+        super().__init__(model, replace(options, names="spec"))
         self.plan = plan
         self.by_row = by_row
         self.in_steps = True

@@ -8,7 +8,7 @@ knows the architecture. What they must be told is read off the graph and the pla
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,11 @@ from typing import Any
 import onnx_ir as ir
 from pydantic import BaseModel, Field
 
-from archdsl.backends.onnx.builder import CONTRIB, OPSET
-from archdsl.backends.onnx.names import Convention
+from archdsl.backends.onnx.builder import CONTRIB
 from archdsl.backends.onnx.seq2seq import DECODER, unlike, write_pair
 from archdsl.backends.onnx.step import write_steps
-from archdsl.backends.onnx.store import OnnxFiles, Store, graph_path, save
-from archdsl.backends.onnx.targets import TARGETS, Target
+from archdsl.backends.onnx.store import OnnxFiles, Storage, Store, graph_path, save
+from archdsl.backends.onnx.targets import TARGETS, GraphOptions, Target
 from archdsl.backends.onnx.tokens import Tokens, with_those_of
 from archdsl.backends.onnx.write import Written, write
 from archdsl.diagnostics import ArchError, error
@@ -32,7 +31,6 @@ from archdsl.ir.graph import Model
 from archdsl.passes.decode import DecodePlan, plan
 from archdsl.passes.flatten import FlatOp
 from archdsl.weights.carried import carried, copy
-from archdsl.weights.safetensors import Progress
 
 FED = ("input_ids", "attention_mask", "position_ids")
 """What both runtimes feed, beside keys and values."""
@@ -200,75 +198,35 @@ class _UnlikeError(Exception):
     """The runtimes cannot feed the graph."""
 
 
-def save_graph(
-    model: Model,
-    output: str | Path,
-    *,
-    dtype: str = "float32",
-    target: str = "portable",
-    quantize: str | None = None,
-    keep: Sequence[str] = (),
-    weights: Path | None = None,
-    seed: int | None = None,
-    store: Store = "safetensors",
-    opset: int = OPSET,
-    names: Convention = "hf",
-    metadata: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
-) -> OnnxFiles:
+def save_graph(model: Model, output: str | Path, options: GraphOptions, storage: Storage) -> OnnxFiles:
     """Write the graph of a model for whole sequences, its weights, and, into a directory, what optimum and
-    transformers.js must be told of a model that does not generate. Arguments and errors as of `write` and `save`."""
+    transformers.js must be told of a model that does not generate. Errors as of `write` and `save`."""
     path = graph_path(output)
-    written = write(model, dtype=dtype, target=target, quantize=quantize, keep=keep, names=names)
+    written = write(model, options)
     whole = path != Path(output)
-    config = encoder_config(model, written, store) if whole else None
+    config = encoder_config(model, written, storage.store) if whole else None
     if generates(model):
         why, instead = "the model generates: it runs decode steps", "`--decode`"
     else:
         why, instead = "it feeds `input_ids`, `attention_mask` and `token_type_ids`, or `pixel_values`", PORTABLE
-    _demand_files(TARGETS[target], ["config.json"] if config is not None else [], whole, why, instead, store)
-    files = save(
-        {path: written},
-        model,
-        weights=weights,
-        seed=seed,
-        store=store,
-        opset=opset,
-        metadata=metadata,
-        progress=progress,
-    )
+    files_too = ["config.json"] if config is not None else []
+    _demand_files(TARGETS[options.target], files_too, whole, why, instead, storage.store)
+    files = save({path: written}, model, storage)
     if not whole:
         return files
-    found = copy(carried(weights), path.parent)
+    found = copy(carried(storage.weights), path.parent)
     if config is not None:
         found.insert(0, path.with_name("config.json"))
         write_text(found[0], text(config))
     return replace(files, configs=tuple(found))
 
 
-def save_steps(
-    model: Model,
-    output: str | Path,
-    tokens: Tokens,
-    *,
-    dtype: str = "float32",
-    target: str = "portable",
-    quantize: str | None = None,
-    keep: Sequence[str] = (),
-    last: bool = False,
-    weights: Path | None = None,
-    seed: int | None = None,
-    store: Store = "safetensors",
-    opset: int = OPSET,
-    names: Convention = "hf",
-    metadata: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
-) -> OnnxFiles:
+def save_steps(model: Model, output: str | Path, tokens: Tokens, options: GraphOptions, storage: Storage) -> OnnxFiles:
     """Write the graphs that generate, their weights in one file, and, into a directory, what runtimes must be told.
 
-    Other arguments and errors as of `write_steps` and `save`; ArchError E0504 also where `tokens` says something and no
-    file would hold it, or names none of the vocabulary."""
-    path = graph_path(output)
+    Errors as of `write_steps` and `save`; ArchError E0504 also where `tokens` says something and no file would hold it,
+    or names none of the vocabulary."""
+    path, target, store = graph_path(output), TARGETS[options.target], storage.store
     whole = path != Path(output)
     if tokens != Tokens() and not whole:
         raise error(
@@ -277,27 +235,23 @@ def save_steps(
             help=f"`-o {path.with_suffix('')}/`",
         )
     steps = plan(model)
-    along = carried(weights) if whole else {}
-    paired = bool(TARGETS[target].pair_stores and steps.before.outputs and whole and not unlike(steps))
+    along = carried(storage.weights) if whole else {}
+    paired = bool(target.pair_stores and steps.before.outputs and whole and not unlike(steps))
     if paired:
-        if store not in TARGETS[target].pair_stores:
-            why = f"{target} looks for the weights of each of the two graphs beside it"
-            raise error("E0504", why, help=f"`--store {TARGETS[target].pair_stores[0]}`")
-        graphs = write_pair(model, steps, dtype=dtype, target=target, quantize=quantize, keep=keep, last=last)
+        if store not in target.pair_stores:
+            why = f"{target.name} looks for the weights of each of the two graphs beside it"
+            raise error("E0504", why, help=f"`--store {target.pair_stores[0]}`")
+        graphs = write_pair(model, steps, options)
         found = Configs({"config.json": _paired(graphs, tokens, along, store)}, "")
     else:
-        graphs = write_steps(
-            model, dtype=dtype, target=target, quantize=quantize, keep=keep, last=last, steps=steps, names=names
-        )
+        graphs = write_steps(model, options, steps)
         found = configs(model, steps, graphs, path.name, tokens, along, store) if whole else Configs({}, "")
-    _demand_files(TARGETS[target], found.files, whole, found.missing, PORTABLE, store)
+    _demand_files(target, found.files, whole, found.missing, PORTABLE, store)
     paths = {path: graphs["model"]} if not paired else {path.with_name(f"{n}.onnx"): g for n, g in graphs.items()}
     if "encoder" in graphs:
         name = f"{path.stem}_encoder.onnx" if path.stem != "model" else "encoder.onnx"
         paths[path.with_name(name)] = graphs["encoder"]
-    files = save(
-        paths, model, weights=weights, seed=seed, store=store, opset=opset, metadata=metadata, progress=progress
-    )
+    files = save(paths, model, storage)
     written = copy(along, path.parent)
     for name, config in found.files.items():
         written.append(path.with_name(name))

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
 from archdsl.backends.onnx.builder import Subgraph
-from archdsl.backends.onnx.names import names_of
-from archdsl.backends.onnx.quantize import Quantizer, settle
 from archdsl.backends.onnx.step import EncoderWriter, StepWriter, handed_names
-from archdsl.backends.onnx.targets import Target
-from archdsl.backends.onnx.write import GraphWriter, Written, target_for
+from archdsl.backends.onnx.targets import GraphOptions
+from archdsl.backends.onnx.write import GraphWriter, Written, written_by
 from archdsl.ir.graph import Model, Value
 from archdsl.passes.dce import live
 from archdsl.passes.decode import CacheSpec, DecodePlan
-from archdsl.passes.flatten import FlatGraph, FlatNode, flatten
+from archdsl.passes.flatten import FlatGraph, FlatNode
 
 ENCODER, DECODER = "encoder_model", "decoder_model_merged"
 
@@ -65,40 +64,21 @@ def _behind(graph: FlatGraph, *values: Value) -> tuple[FlatNode, ...]:
     return live([n for n in graph.nodes if not {*values} & {*n.outputs}], graph.outputs)
 
 
-def write_pair(
-    model: Model,
-    plan: DecodePlan,
-    *,
-    dtype: str = "float32",
-    target: str = "optimum",
-    quantize: str | None = None,
-    keep: Sequence[str] = (),
-    last: bool = False,
-) -> dict[str, Written]:
-    """The two graphs of a model that is not `unlike` what they run. Arguments and errors as of `write_steps`."""
-    chosen, hidden = target_for(target, dtype, quantize), encoder_output(plan)
+def write_pair(model: Model, plan: DecodePlan, options: GraphOptions) -> dict[str, Written]:
+    """The two graphs of a model that is not `unlike` what they run, in the names of Hugging Face. Errors as of
+    `write_steps`."""
+    hidden = encoder_output(plan)
     assert hidden is not None
     before = FlatGraph(plan.before.inputs, live(plan.before.nodes, [hidden]), (hidden,))
-    writers = {
-        ENCODER: EncoderWriter(model, dtype, chosen, before, {hidden: "last_hidden_state"}, names_of(model, "hf")),
-        DECODER: DecoderWriter(model, dtype, chosen, plan, hidden, last),
-    }
-    flat = flatten(model) if quantize is not None else None
-    if quantize is not None and flat is not None:
-        for writer in writers.values():
-            writer.quantizer = Quantizer(quantize, flat, keep, exact=False)
-    found = {name: writer.whole() for name, writer in writers.items()}
-    settle([w.quantizer for w in writers.values() if w.quantizer is not None])
-    return found
+    encoder = EncoderWriter(model, replace(options, names="hf"), before, {hidden: "last_hidden_state"})
+    return written_by({ENCODER: encoder, DECODER: DecoderWriter(model, options, plan, hidden)})
 
 
 class DecoderWriter(StepWriter):
     """Writes a step that computes keys and values of cross-attention where it is given none."""
 
-    def __init__(
-        self, model: Model, dtype: str, target: Target, plan: DecodePlan, hidden: Value, only_last: bool
-    ) -> None:
-        super().__init__(model, dtype, target, plan, by_row=False, only_last=only_last)
+    def __init__(self, model: Model, options: GraphOptions, plan: DecodePlan, hidden: Value) -> None:
+        super().__init__(model, options, plan, by_row=False)
         self.hidden = hidden
 
     def finish(self, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> Written:

@@ -14,65 +14,38 @@ import numpy as np
 import onnx_ir as ir
 
 from archdsl.backends.onnx.extents import FormsWriter, RowsUnsupportedError
-from archdsl.backends.onnx.names import Convention, Names, names_of
 from archdsl.backends.onnx.positions import size_of
-from archdsl.backends.onnx.quantize import Quantizer, settle
 from archdsl.backends.onnx.scope import OnnxNodeScope, scan
-from archdsl.backends.onnx.targets import Target
-from archdsl.backends.onnx.write import GraphWriter, Written, target_for
+from archdsl.backends.onnx.targets import GraphOptions, target_for
+from archdsl.backends.onnx.write import GraphWriter, Written, written_by
 from archdsl.ir.dims import Num, Shape
 from archdsl.ir.graph import Model, Value
 from archdsl.passes.decode import ALL, CacheSpec, CarriedState, DecodePlan, has, is_time, plan
-from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, flatten
+from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan
 
 
-def write_steps(
-    model: Model,
-    *,
-    dtype: str = "float32",
-    target: str = "portable",
-    quantize: str | None = None,
-    keep: Sequence[str] = (),
-    exact: bool = False,
-    last: bool = False,
-    steps: DecodePlan | None = None,
-    names: Convention = "spec",
-) -> dict[str, Written]:
+def write_steps(model: Model, options: GraphOptions, steps: DecodePlan | None = None) -> dict[str, Written]:
     """The graphs that generate: `model`, a step; and, where a model has other inputs than the sequence, `encoder`,
     which is run once before.
 
-    With `last`, the step gives its output at each row's last new position alone. Other options and errors as of
-    `write`, which writes the model for whole sequences; `steps` is its plan, if that is known. Raises ArchError E0504
-    where the model cannot be taken step by step."""
-    chosen = target_for(target, dtype, quantize)
+    `steps` is the model's plan, if that is known. Errors as of `write`, which writes the model for whole sequences, and
+    ArchError E0504 where it cannot be taken step by step."""
+    target_for(options)
     steps = plan(model) if steps is None else steps
-    flat = flatten(model) if quantize is not None else None
-    quantizers: dict[str, Quantizer] = {}
-
-    def written(name: str, writer: GraphWriter) -> Written:
-        if quantize is not None and flat is not None:
-            writer.quantizer = quantizers[name] = Quantizer(quantize, flat, keep, exact)
-        return writer.whole()
-
-    try:
-        found = {"model": written("model", StepWriter(model, dtype, chosen, steps, by_row=True, only_last=last))}
-    except RowsUnsupportedError:
-        found = {"model": written("model", StepWriter(model, dtype, chosen, steps, by_row=False, only_last=last))}
+    encoder: dict[str, GraphWriter] = {}
     if steps.before.outputs:
-        called = names_of(model, names)
-        encoder = EncoderWriter(model, dtype, chosen, steps.before, handed_names(steps), called)
-        found["encoder"] = written("encoder", encoder)
-    settle([*quantizers.values()])
-    return found
+        encoder["encoder"] = EncoderWriter(model, options, steps.before, handed_names(steps))
+    try:
+        return written_by({"model": StepWriter(model, options, steps, by_row=True), **encoder})
+    except RowsUnsupportedError:
+        return written_by({"model": StepWriter(model, options, steps, by_row=False), **encoder})
 
 
 class EncoderWriter(GraphWriter):
     """Writes what is computed before the first step: `before`, whose outputs are `called` so."""
 
-    def __init__(
-        self, model: Model, dtype: str, target: Target, before: FlatGraph, called: Mapping[Value, str], names: Names
-    ) -> None:
-        super().__init__(model, dtype, target, names)
+    def __init__(self, model: Model, options: GraphOptions, before: FlatGraph, called: Mapping[Value, str]) -> None:
+        super().__init__(model, options)
         self.before, self.called = before, called
 
     def whole(self) -> Written:
@@ -93,11 +66,9 @@ class EncoderWriter(GraphWriter):
 class StepWriter(FormsWriter):
     """Writes the graph of a step."""
 
-    def __init__(
-        self, model: Model, dtype: str, target: Target, plan: DecodePlan, by_row: bool, only_last: bool = False
-    ) -> None:
-        super().__init__(model, dtype, target, plan, by_row)
-        self.only_last = only_last
+    def __init__(self, model: Model, options: GraphOptions, plan: DecodePlan, by_row: bool) -> None:
+        super().__init__(model, options, plan, by_row)
+        self.only_last = options.last
         self.presents: list[tuple[str, ir.Value]] = []
         self.appending: set[FlatNode] = set()
         """Nodes whose operators append to their caches themselves: then each row of new positions is turned, so that

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import field
 from io import BytesIO
 from math import prod
 from pathlib import Path
@@ -82,6 +83,20 @@ class OnnxFiles(Frozen):
     """Why there are none, or not all."""
 
 
+class Storage(Frozen):
+    """Where the numbers of graphs come from, where they go, and what is written beside them."""
+
+    weights: Path | None = None
+    """A safetensors file with the names of the model."""
+    seed: int | None = None
+    """Of weights that are randomly initialized."""
+    store: Store = "safetensors"
+    opset: int = OPSET
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """What goes into each graph."""
+    progress: Progress | None = None
+
+
 class ByteRange(NamedTuple):
     """Where a tensor lies in a file, in bytes."""
 
@@ -89,28 +104,18 @@ class ByteRange(NamedTuple):
     length: int
 
 
-def save(
-    graphs: Mapping[Path, Written],
-    model: Model,
-    *,
-    weights: Path | None = None,
-    seed: int | None = None,
-    store: Store = "safetensors",
-    opset: int = OPSET,
-    metadata: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
-) -> OnnxFiles:
+def save(graphs: Mapping[Path, Written], model: Model, storage: Storage) -> OnnxFiles:
     """Write the graphs of one model, each to its path, and their weights to where `store` says: `safetensors` (beside
     the first graph, its name with this suffix), `onnx_data` (beside it, its name with `_data` behind it) or `inline`.
 
-    `weights` is a safetensors file with the names of the model, `seed` draws the weights. With neither, the graphs
-    refer to the safetensors file that `archdsl init` would write. A file of `weights` that lies beside the graphs and
-    has their types is referred to as it is. `metadata` goes into each graph. All graphs lie in one directory and are of
-    one type. Files appear when they are complete; their directory is made where there is none.
+    With neither `weights` nor `seed`, the graphs refer to the safetensors file that `archdsl init` would write. A file
+    of `weights` that lies beside the graphs and has their types is referred to as it is. All graphs lie in one
+    directory and are of one type. Files appear when they are complete; their directory is made where there is none.
 
     Raises OSError where a file cannot be written; ArchError: E0503 where `weights` is not the model's, E0504 where
     there are no weights to put where they shall go, a file would be the checkpoint itself, or a graph is larger than
     2 GB."""
+    weights, seed, store, progress = storage.weights, storage.seed, storage.store, storage.progress
     first, every = next(iter(graphs)), tuple(graphs.values())
     dtype = every[0].dtype
     matrices = {path: q for w in every for path, q in w.quantized.items()}
@@ -151,8 +156,8 @@ def save(
             out.write(start)
             _fill(out, every, infos, turned, places, pieces, progress)
         for path, written in graphs.items():
-            written.model.metadata_props.update(metadata or {})
-            stack.enter_context(_fresh(path, checkpoint)).write(serialized(written, opset))
+            written.model.metadata_props.update(storage.metadata)
+            stack.enter_context(_fresh(path, checkpoint)).write(serialized(written, storage.opset))
     return OnnxFiles(
         tuple(graphs),
         file,

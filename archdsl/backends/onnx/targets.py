@@ -8,9 +8,11 @@ CPU, with copies to and fro.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 
+from archdsl.backends.onnx.names import Convention
+from archdsl.diagnostics import error
 from archdsl.frozen import Frozen
 
 HALVES = ("float16", "bfloat16")
@@ -94,3 +96,39 @@ TARGETS = {
         Target("openvino", "OpenVINO: standard operators", dtypes=("float32", "float16")),
     )
 }
+
+
+class GraphOptions(Frozen):
+    """How the graphs of a model are written."""
+
+    dtype: str = "float32"
+    target: str = "portable"
+    quantize: str | None = None
+    """`int8` or `int4`: matrices of linear layers, and embeddings, in so few bits."""
+    keep: Sequence[str] = ()
+    """Patterns of paths: matrices that are not quantized."""
+    exact: bool = False
+    """Whether products with matrices of few bits never round their inputs, whatever the target does."""
+    names: Convention = "spec"
+    """What inputs and outputs of whole sequences are called."""
+    last: bool = False
+    """Whether a decode step gives its output at each row's last new position alone."""
+
+
+def target_for(options: GraphOptions) -> Target:
+    """A target that runs what is asked of it. Raises ArchError E0504 where it does not."""
+    target, dtype = TARGETS[options.target], options.dtype
+    if dtype not in target.dtypes:
+        raise error(
+            "E0504",
+            f"the target `{target.name}` does not run {dtype}",
+            help=f"`--dtype {' or '.join(target.dtypes)}`, or another `--target`",
+        )
+    if options.quantize is not None and not target.offers("MatMulNBits", dtype):
+        able = [t.name for t in TARGETS.values() if t.offers("MatMulNBits", dtype)]
+        raise error(
+            "E0504",
+            f"the target `{target.name}` has no operator for weights of few bits in {dtype}",
+            help=f"`--quantize {options.quantize}` goes with `--target {' or '.join(able)}`",
+        )
+    return target

@@ -15,12 +15,11 @@ from archdsl.backends.onnx.fuse import fuse
 from archdsl.backends.onnx.heads import side_by_side
 from archdsl.backends.onnx.metadata import Scopes
 from archdsl.backends.onnx.moe import at_once
-from archdsl.backends.onnx.names import Convention, Names, names_of
+from archdsl.backends.onnx.names import names_of
 from archdsl.backends.onnx.packed import packed
 from archdsl.backends.onnx.quantize import Quantized, Quantizer, settle
 from archdsl.backends.onnx.scope import OnnxNodeScope, scan
-from archdsl.backends.onnx.targets import TARGETS, Target
-from archdsl.diagnostics import error
+from archdsl.backends.onnx.targets import GraphOptions, target_for
 from archdsl.frozen import Frozen
 from archdsl.ir.dims import Num, Poly, Shape, Symbol, symbol, with_symbol
 from archdsl.ir.dims import Value as Size
@@ -42,47 +41,20 @@ class Written(Frozen):
     """Matrices of few bits, by the path of the weight that each stands for."""
 
 
-def write(
-    model: Model,
-    *,
-    dtype: str = "float32",
-    target: str = "portable",
-    quantize: str | None = None,
-    keep: Sequence[str] = (),
-    exact: bool = False,
-    names: Convention = "spec",
-) -> Written:
+def write(model: Model, options: GraphOptions) -> Written:
     """The model as an ONNX graph for inference, batch and lengths open. Initializers are named as the weights are,
     inputs and outputs by a convention.
 
-    `quantize` is `int8` or `int4`: matrices of linear layers in so few bits, but for those whose path a pattern of
-    `keep` matches; their products are `exact`, or may round their inputs, too. Raises ArchError: E0504 where the target
-    does not run the type or has no operator for few bits."""
-    writer = GraphWriter(model, dtype, target_for(target, dtype, quantize), names_of(model, names))
-    if quantize is not None:
-        writer.quantizer = Quantizer(quantize, flatten(model), keep, exact)
-    written = writer.whole()
-    settle([writer.quantizer] if writer.quantizer is not None else [])
-    return written
+    Raises ArchError: E0504 where the target does not run the type or has no operator for few bits."""
+    return written_by({"model": GraphWriter(model, options)})["model"]
 
 
-def target_for(name: str, dtype: str, quantize: str | None) -> Target:
-    """A target that runs what is asked of it. Raises ArchError E0504 where it does not."""
-    target = TARGETS[name]
-    if dtype not in target.dtypes:
-        raise error(
-            "E0504",
-            f"the target `{name}` does not run {dtype}",
-            help=f"`--dtype {' or '.join(target.dtypes)}`, or another `--target`",
-        )
-    if quantize is not None and not target.offers("MatMulNBits", dtype):
-        able = [t.name for t in TARGETS.values() if t.offers("MatMulNBits", dtype)]
-        raise error(
-            "E0504",
-            f"the target `{name}` has no operator for weights of few bits in {dtype}",
-            help=f"`--quantize {quantize}` goes with `--target {' or '.join(able)}`",
-        )
-    return target
+def written_by(writers: Mapping[str, GraphWriter]) -> dict[str, Written]:
+    """The graphs of a model, each by its writer. Raises ArchError E0504 where nothing in them could be quantized that
+    was to be."""
+    found = {name: writer.whole() for name, writer in writers.items()}
+    settle([w.quantizer for w in writers.values() if w.quantizer is not None])
+    return found
 
 
 UNROLLED = 16
@@ -93,16 +65,18 @@ weights of each."""
 class GraphWriter:
     """Writes one graph."""
 
-    def __init__(self, model: Model, dtype: str, target: Target, names: Names) -> None:
+    def __init__(self, model: Model, options: GraphOptions) -> None:
         self.model = model
-        self.target = target
-        self.names = names
-        self.builder = Builder(dtype)
+        self.target = target_for(options)
+        self.names = names_of(model, options.names)
+        self.builder = Builder(options.dtype)
         self.values: dict[Value, ir.Value] = {}
         self.weights: dict[str, ir.Value] = {}
         self.declared: dict[ir.Value, FlatWeight] = {}
         """The weight that an initializer, or one expert's part of it, stands for."""
-        self.quantizer: Quantizer | None = None
+        self.quantizer = (
+            Quantizer(options.quantize, flatten(model), options.keep, options.exact) if options.quantize else None
+        )
         self.expert: list[ir.Value | int | None] = []
         """The index of the expert whose weights are read: a tensor in the body of the loop over experts, a number where
         they stand one by one; None where they are read together."""
