@@ -24,6 +24,7 @@ from archdsl.syntax.limits import (
     MAX_SIGNATURE,
     raising,
 )
+from archdsl.syntax.parse import parse, read_source
 
 if TYPE_CHECKING:
     from archdsl.ir.op import Primitive
@@ -175,8 +176,6 @@ class Loader:
     def load(self, source: Source, path: Path | None) -> SpecModule:
         """The module of a source; `path` is where its imports are relative to. Raises ArchError with every problem
         found."""
-        from archdsl.syntax.parse import parse
-
         module = self._load(source, path, parse(source), ())
         if self.problems:
             raise ArchError(self.problems)
@@ -198,8 +197,6 @@ class Loader:
         return module
 
     def _import(self, declaration: ast.Import, path: Path | None, chain: tuple[Path, ...]) -> SpecModule:
-        from archdsl.syntax.parse import parse, read_source
-
         if path is None or self.root is None:
             raise error(
                 "E0208", "a spec that is not a file cannot import", declaration.span, help="save it as a file first"
@@ -247,10 +244,8 @@ class Loader:
 @cache
 def library(stem: str) -> SpecModule:
     """A file of the standard library."""
-    from archdsl.syntax.ast_cache import parse_cached
-
     source = library_source(stem)
-    module, problems = declare(source, parse_cached(source))
+    module, problems = declare(source, parse(source))
     assert not problems, problems
     return module
 

@@ -1,4 +1,4 @@
-"""A directory of files that can be made anew at any time: parser tables, syntax trees of the library.
+"""A directory of files that can be made anew at any time: parser tables, figures of the zoo.
 
 A file holds JSON below its own hash, so that a damaged one is noticed and ignored. Where nothing can be written,
 nothing is kept; the cache never fails and never matters but for speed.

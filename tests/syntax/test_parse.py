@@ -8,8 +8,7 @@ import pytest
 
 from archdsl.diagnostics import ArchError
 from archdsl.diagnostics.source import Source, Span
-from archdsl.syntax import ast, ast_cache
-from archdsl.syntax.ast_cache import parse_cached
+from archdsl.syntax import ast
 from archdsl.syntax.format import format_expr
 from archdsl.syntax.limits import MAX_FILE_BYTES, MAX_NESTING
 from archdsl.syntax.parse import parse, parse_expression, parse_header, read_source
@@ -256,35 +255,3 @@ def test_a_directory_is_no_file(tmp_path: Path) -> None:
         read_source(tmp_path, "folder")
     with pytest.raises(ArchError, match="cannot be read"):
         read_source("a\0b", "a")
-
-
-# --- kept trees -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
-def test_a_kept_tree_is_the_same(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    source = Source("std/x.arch", path.read_text(encoding="utf-8"), library=True)
-    parsed = parse_cached(source)
-    monkeypatch.setattr(ast_cache, "parse", None)  # would fail if called
-    again = parse_cached(source)
-    assert again == parsed
-    for one, other in zip(nodes(parsed), nodes(again), strict=True):
-        assert type(one) is type(other)
-        assert vars(one) == vars(other)
-
-
-def test_a_damaged_tree_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    source = Source("std/x.arch", "let a = 1", library=True)
-    parsed = parse_cached(source)
-    (path,) = (tmp_path / "archdsl").glob("tree-*")
-    for data in ([], [99, 0, 1], [-1], "x", {}, [0, 0], [[]], 3, None):
-        ast_cache.cache.store(path.name, data)
-        assert parse_cached(source) == parsed
-
-
-def test_only_the_library_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    parse_cached(Source("own.arch", "let a = 1"))
-    assert not list(tmp_path.rglob("tree-*"))
