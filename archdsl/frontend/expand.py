@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 from archdsl.diagnostics import ArchError, error
@@ -219,12 +219,12 @@ class Expander(Elaborator):
 
     def _call_of(self, function: ast.Expr, args: Sequence[tuple[str, Any]]) -> ast.Expr:
         """A call with more named arguments."""
-        found = tuple(ast.Arg(k, self.written(v), span=NOWHERE) for k, v in args)
+        found = [arg(self.written(v), k) for k, v in args]
         if not found:
             return function
         if isinstance(function, ast.Call):
-            return ast.Call(function.function, (*function.args, *found), span=NOWHERE)
-        return ast.Call(function, found, span=NOWHERE)
+            return called(function.function, (*function.args, *found))
+        return called(function, found)
 
     def written(self, value: Any) -> ast.Expr:
         """A static value as an expression of the body. Raises ExpansionError."""
@@ -264,8 +264,8 @@ class Expander(Elaborator):
         if isinstance(template.target, Primitive):
             first: list[ast.Arg] = []
             while args and order.get(args[0][0]) == len(first) and hypers[len(first)].default is None:
-                first.append(ast.Arg(None, self.written(args.pop(0)[1]), span=NOWHERE))
-            function = ast.Call(function, tuple(first), span=NOWHERE) if first else function
+                first.append(arg(self.written(args.pop(0)[1])))
+            function = called(function, first) if first else function
         return self._call_of(function, args)
 
     def _visible(self, template: BlockValue) -> str:
@@ -289,13 +289,13 @@ class Expander(Elaborator):
         if mask.rule in ("&", "|"):
             return _joined(mask.rule, map(self._mask, mask.parts))
         if mask.rule == "~":
-            return ast.Unary("~", self._mask(mask.parts[0]), span=NOWHERE)
-        args = [ast.Arg(None, expr_of(n.expr), span=NOWHERE) for n in mask.numbers]
+            return unary("~", self._mask(mask.parts[0]))
+        args = [arg(expr_of(n.expr)) for n in mask.numbers]
         if mask.tensor is not None:
             if mask.rule in ("padding", "documents"):
                 return tensor(mask.tensor)
-            args.append(ast.Arg(None, tensor(mask.tensor), span=NOWHERE))
-        return ast.Call(name_of(mask.rule), tuple(args), span=NOWHERE) if args else name_of(mask.rule)
+            args.append(arg(tensor(mask.tensor)))
+        return called(name_of(mask.rule), args) if args else name_of(mask.rule)
 
     def _list(self, value: ListValue) -> ast.Expr:
         distinct = list({static_key(v): v for v in value.items}.values())
@@ -304,7 +304,7 @@ class Expander(Elaborator):
             if isinstance(p, ElementRef):
                 return self.written(distinct[p.index])
             if isinstance(p, RepeatedPattern):
-                return ast.Binary("*", expr_of(p.count), spell(p.part), span=NOWHERE)
+                return binary("*", expr_of(p.count), spell(p.part))
             assert isinstance(p, JoinedPattern)
             return _joined("+", map(spell, p.parts))
 
@@ -352,11 +352,8 @@ class Expander(Elaborator):
                 else self.written(instance or template)
             )
             positional = [self.read(v) for v, _ in call.tensors if v is not None]
-            by_name = tuple(
-                ast.Arg(k, self.read(v), span=NOWHERE)
-                for k, (v, _) in call.named.items()
-                if isinstance(v, Value | SharedModule | Num)
-            )
+            named = ((k, v) for k, (v, _) in call.named.items() if isinstance(v, Value | SharedModule | Num))
+            by_name = tuple(arg(self.read(v), k) for k, v in named)
             joins = all(isinstance(v, Value) for v, _ in call.tensors)
             path = node if instance is None else instance
             return _Application(
@@ -366,75 +363,53 @@ class Expander(Elaborator):
         self._note(recorder, result, make)
         return result
 
-    def _elementwise(self, op: Primitive, args: Any, scope: Scope, span: Span) -> Any:
+    def _noted(self, scope: Scope, work: Callable[[], Any], make: Callable[[], ast.Expr]) -> Any:
+        """The result of `work`, noted as what `make` writes where the body is one that is noted."""
         recorder = self._recorder(scope.frame)
         if recorder is None:
-            return super()._elementwise(op, args, scope, span)
+            return work()
         with recorder.silent():
-            result = super()._elementwise(op, args, scope, span)
-        if isinstance(result, Value):
-            positional = [v for k, v, _ in args if k is None]
-            by_name = [(k, v) for k, v, _ in args if k is not None]
-            self._note(
-                recorder,
-                result,
-                lambda: _Application(
-                    name_of(op.name),
-                    tuple(ast.Arg(k, self.read(v), span=NOWHERE) for k, v in by_name),
-                    tuple(self.read(v) for v in positional),
-                    None,
-                    op.name,
-                    span=NOWHERE,
-                ),
-            )
+            result = work()
+        self._note(recorder, result, make)
         return result
+
+    def _elementwise(self, op: Primitive, args: Any, scope: Scope, span: Span) -> Any:
+        def make() -> ast.Expr:
+            by_name = tuple(arg(self.read(v), k) for k, v, _ in args if k is not None)
+            positional = tuple(self.read(v) for k, v, _ in args if k is None)
+            return _Application(name_of(op.name), by_name, positional, None, op.name, span=NOWHERE)
+
+        return self._noted(scope, partial(super()._elementwise, op, args, scope, span), make)
 
     def operate(self, op: str, a: Any, b: Any, e: ast.Binary, scope: Scope) -> Any:
-        recorder = self._recorder(scope.frame)
-        if recorder is None:
-            return super().operate(op, a, b, e, scope)
-        with recorder.silent():
-            result = super().operate(op, a, b, e, scope)
-        if isinstance(result, Value):
+        def make() -> ast.Expr:
             same = _unchanged(op, a, b)
-            self._note(
-                recorder,
-                result,
-                lambda: (
-                    self.read(same) if same is not None else ast.Binary(op, self.read(a), self.read(b), span=NOWHERE)
-                ),
-            )
-        return result
+            return self.read(same) if same is not None else binary(op, self.read(a), self.read(b))
+
+        return self._noted(scope, partial(super().operate, op, a, b, e, scope), make)
 
     def _unary(self, e: ast.Unary, scope: Scope) -> Any:
-        recorder = self._recorder(scope.frame)
-        if recorder is not None and isinstance(e.operand, ast.Name) and isinstance(scope.get(e.operand.id), Value):
-            operand = scope.get(e.operand.id)
-            with recorder.silent():
-                result = super()._unary(e, scope)
-            self._note(recorder, result, lambda: ast.Unary(e.op, self.read(operand), span=NOWHERE))
-            return result
-        return super()._unary(e, scope)
+        operand = scope.get(e.operand.id) if isinstance(e.operand, ast.Name) else None
+        if not isinstance(operand, Value):
+            return super()._unary(e, scope)
+        return self._noted(scope, partial(super()._unary, e, scope), lambda: unary(e.op, self.read(operand)))
 
     def _index(self, e: ast.Index, scope: Scope) -> Any:
-        recorder = self._recorder(scope.frame)
-        if recorder is None:
+        if self._recorder(scope.frame) is None:
             return super()._index(e, scope)
         value = self.ev(e.value, scope)
         if not isinstance(value, Value):
             return super()._index(e, scope)
-        with recorder.silent():
-            # The tensor has been evaluated and noted: what is indexed now is that very tensor.
-            inner = scope.inner()
-            inner.vars["indexed tensor"] = value
-            result = super()._index(replace(e, value=ast.Name("indexed tensor", span=e.value.span)), inner)
+        # The tensor has been evaluated and noted: what is indexed now is that very tensor.
+        inner = scope.inner()
+        inner.vars["indexed tensor"] = value
+        of_value = replace(e, value=ast.Name("indexed tensor", span=e.value.span))
 
         def make() -> ast.Expr:
             items = tuple(self._index_item(i, scope) for i in e.items)
             return ast.Index(tensor(value), items, span=NOWHERE)
 
-        self._note(recorder, result, make)
-        return result
+        return self._noted(scope, partial(super()._index, of_value, inner), make)
 
     def _index_item(self, item: ast.Expr, scope: Scope) -> ast.Expr:
         if isinstance(item, ast.Ellipsis):
@@ -485,17 +460,14 @@ class Expander(Elaborator):
             and isinstance(condition.function, ast.Name)
             and condition.function.id == "causal"
         ):
-            args = [(a.name, self.read(self.ev(a.value, scope))) for a in condition.args]
-            if ("ahead", ast.Number("1", span=NOWHERE)) in args:
-                args.remove(("ahead", ast.Number("1", span=NOWHERE)))
-            call: ast.Expr = ast.Call(
-                name_of("causal"), tuple(ast.Arg(k, v, span=NOWHERE) for k, v in args), span=NOWHERE
-            )
+            args = [arg(self.read(self.ev(a.value, scope)), a.name) for a in condition.args]
+            usual = arg(number_of("1"), "ahead")
+            call: ast.Expr = called(name_of("causal"), [a for a in args if a != usual])
         elif isinstance(condition, ast.Binary) and condition.op in ("==", "!=", "<", "<=", ">", ">="):
             a, b = self.ev(condition.left, scope), self.ev(condition.right, scope)
             if not (isinstance(a, Num) and isinstance(b, Num)) or (a.static and b.static):
                 return
-            call = ast.Binary(condition.op, expr_of(a.expr), expr_of(b.expr), span=NOWHERE)
+            call = binary(condition.op, expr_of(a.expr), expr_of(b.expr))
         else:
             return
         if call not in recorder.asserted:
@@ -611,17 +583,17 @@ class _Application(ast.Call):
         path, tensors, named = self.path, self.tensors, self.args
         name = "" if path is None else path.label if isinstance(path, SharedModule) else path.name
         function: ast.Expr = self.function
-        extra = (*(ast.Arg(None, t, span=NOWHERE) for t in tensors[1:]), *named)
+        extra = (*map(arg, tensors[1:]), *named)
         if not tensors and not named:
             return function
         # `residual(x, h)` as a call; `x -> unembed(words)` as a pipeline, which carries the one tensor.
         piped = bool(tensors) and not (isinstance(self.function, ast.Name) and len(tensors) > 1 and self.joins)
         if not piped:
-            extra = (*(ast.Arg(None, t, span=NOWHERE) for t in tensors), *named)
+            extra = (*map(arg, tensors), *named)
         if extra:
             args = function.args if isinstance(function, ast.Call) else ()
             base = function.function if isinstance(function, ast.Call) else function
-            function = ast.Call(base, (*args, *extra) if named or not args else (*extra, *args), span=NOWHERE)
+            function = called(base, (*args, *extra) if named or not args else (*extra, *args))
         if name and name != self.natural:
             function = ast.As(function, name, name_span=NOWHERE, span=NOWHERE)
         if not piped:
@@ -665,7 +637,7 @@ def _natural(template: BlockValue, callee: ast.Expr) -> str:
 
 
 def _joined(op: str, parts: Iterable[ast.Expr]) -> ast.Expr:
-    return reduce(lambda a, b: ast.Binary(op, a, b, span=NOWHERE), parts)
+    return reduce(partial(binary, op), parts)
 
 
 def tensor(value: Value) -> ast.Name:
@@ -676,19 +648,37 @@ def name_of(name: str) -> ast.Name:
     return ast.Name(name, span=NOWHERE)
 
 
+def binary(op: str, a: ast.Expr, b: ast.Expr) -> ast.Binary:
+    return ast.Binary(op, a, b, span=NOWHERE)
+
+
+def unary(op: str, a: ast.Expr) -> ast.Unary:
+    return ast.Unary(op, a, span=NOWHERE)
+
+
+def called(function: ast.Expr, args: Iterable[ast.Arg]) -> ast.Call:
+    return ast.Call(function, tuple(args), span=NOWHERE)
+
+
+def arg(value: ast.Expr, name: str | None = None) -> ast.Arg:
+    return ast.Arg(name, value, span=NOWHERE)
+
+
+def number_of(text: str) -> ast.Number:
+    return ast.Number(text, span=NOWHERE)
+
+
 def expr_of(expr: dims.Expr) -> ast.Expr:
     """Arithmetic of sizes as an expression of the language."""
     if isinstance(expr, dims.Lit):
-        if expr.text.startswith("-"):
-            return ast.Unary("-", ast.Number(expr.text[1:], span=NOWHERE), span=NOWHERE)
-        return ast.Number(expr.text, span=NOWHERE)
+        return unary("-", number_of(expr.text[1:])) if expr.text.startswith("-") else number_of(expr.text)
     if isinstance(expr, dims.Var):
         if "." in expr.name:
             raise ExpansionError(f"a size without a name: {expr.name}")
         return name_of(expr.name)
     if isinstance(expr, dims.Bin):
-        return ast.Binary(expr.op, expr_of(expr.left), expr_of(expr.right), span=NOWHERE)
-    return ast.Call(name_of(expr.name), tuple(ast.Arg(None, expr_of(a), span=NOWHERE) for a in expr.args), span=NOWHERE)
+        return binary(expr.op, expr_of(expr.left), expr_of(expr.right))
+    return called(name_of(expr.name), [arg(expr_of(a)) for a in expr.args])
 
 
 # --- from notes to statements -----------------------------------------------------------------------------------------
