@@ -38,8 +38,6 @@ from archdsl.cli.options import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from archdsl.estimates.memory import MemoryReport
-
 
 @command("estimate", "Estimates")
 def estimate(
@@ -132,7 +130,8 @@ def estimate(
         print_or_json(count(model), params_view, json=False)
         return
     from archdsl.estimates.flops import estimate as count_all
-    from archdsl.estimates.memory import with_memory
+    from archdsl.estimates.memory import MemoryReport
+    from archdsl.estimates.memory import estimate as count_bytes
 
     counted = count_all(
         model,
@@ -145,9 +144,10 @@ def estimate(
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,
     )
-    report = with_memory(
-        counted,
+    step_memory = count_bytes(
         model,
+        batch=counted.flops.batch,
+        seq=counted.flops.seq,
         dtype=dtype or (spread.plan.dtype if spread is not None else "float32"),
         optimizer=optimizer or "adamw",
         master_weights=master_weights,
@@ -157,8 +157,8 @@ def estimate(
     if measure:
         from archdsl.run.measure import with_measured
 
-        report = report.model_copy(update={"memory": with_measured(report.memory, model, checkpoint)})
-
+        step_memory = with_measured(step_memory, model, checkpoint)
+    report = MemoryReport(**dict(counted), memory=step_memory)
     if spread is not None:
         report = spread.report(report, model)
 

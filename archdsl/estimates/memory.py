@@ -125,30 +125,6 @@ class MemoryReport(EstimateReport):
     memory: Memory
 
 
-def with_memory(
-    report: EstimateReport,
-    model: Model,
-    *,
-    dtype: Dtype = "float32",
-    optimizer: Optimizer = "adamw",
-    master_weights: bool = False,
-    checkpoint: Checkpoint = "none",
-    step: bool = True,
-) -> MemoryReport:
-    """The report on a model with its memory, at the report's sizes. Errors as of `estimate`."""
-    memory = estimate(
-        model,
-        batch=report.flops.batch,
-        seq=report.flops.seq,
-        dtype=dtype,
-        optimizer=optimizer,
-        master_weights=master_weights,
-        checkpoint=checkpoint,
-        step=step,
-    )
-    return MemoryReport(**report.model_dump(), memory=memory)
-
-
 def estimate(
     model: Model,
     *,
