@@ -281,7 +281,7 @@ def test_stopped_in_an_import(tmp_path: Path) -> None:
     (tmp_path / "stopped.py").write_text(
         "import signal\n"
         "from archdsl.cli import frame\n"
-        "frame.app = lambda **_: exec('signal.raise_signal(signal.SIGINT)')\n"
+        "frame._with_called = lambda _: lambda **_: exec('signal.raise_signal(signal.SIGINT)')\n"
         "frame.main()\n"
     )
     done = subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, capture_output=True, text=True)

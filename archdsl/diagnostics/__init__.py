@@ -180,15 +180,15 @@ KNOWN_AS = {
 }
 
 
-def did_you_mean(name: str, candidates: Iterable[str], preferred: Iterable[str] = ()) -> str:
-    """A help line that offers the nearest of the candidates, or nothing; of two as near, one that is preferred."""
-    near = nearest(name, candidates, preferred)
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """A help line that offers the nearest of the candidates, or nothing."""
+    near = nearest(name, candidates)
     return f"did you mean `{near}`?" if near else ""
 
 
 def nearest(name: str, candidates: Iterable[str], preferred: Iterable[str] = ()) -> str:
     """The candidate that was probably meant, or "": the same but for case and underscores, one known under the other
-    name, or one a few slips of the keyboard away."""
+    name, or one a few slips of the keyboard away; of two as near, one that is preferred."""
     first = frozenset(preferred)
     names = sorted({*candidates, *first} - {name}, key=lambda c: (c not in first, c))
     plain = _plain(name)

@@ -91,9 +91,9 @@ def divisors(n: int) -> list[int]:
     return sorted({*small, *(n // d for d in small)})
 
 
-def nearest_divisors(n: int, to: int, count: int = 4) -> str:
-    """The divisors of n that are nearest to a number, as a text: `4, 6 or 12`."""
-    return one_of(sorted(sorted(divisors(n), key=lambda d: (abs(d - to), d))[:count]))
+def nearest_divisors(n: int, to: int) -> str:
+    """The four divisors of n that are nearest to a number, as a text: `4, 6 or 12`."""
+    return one_of(sorted(sorted(divisors(n), key=lambda d: (abs(d - to), d))[:4]))
 
 
 def one_of(numbers: Sequence[int]) -> str:

@@ -675,9 +675,9 @@ class Num(Entity):
         return str(self.value)
 
 
-def num(value: int | Fraction | float, origin: Span | None = None) -> Num:
+def num(value: int | Fraction | float) -> Num:
     """A number that was not written in the spec."""
-    return Num(whole(value), literal(whole_number(value)), origin)
+    return Num(whole(value), literal(whole_number(value)))
 
 
 def whole_number(value: int | Fraction | float) -> int | Fraction | float:

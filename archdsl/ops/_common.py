@@ -125,9 +125,9 @@ def axis_index(node: OpNode, option: str = "axis", rank: int | None = None) -> i
     return int(number(node, option)) % (node.tensor(0).rank if rank is None else rank)
 
 
-def from_right(node: OpNode, option: str = "axis", rank: int | None = None) -> int:
-    """The same counted from the right, as the language writes it: -1 is the last."""
-    return axis_index(node, option, rank) - (node.tensor(0).rank if rank is None else rank)
+def from_right(node: OpNode, rank: int | None = None) -> int:
+    """The option `axis` of a node counted from the right, as the language writes it: -1 is the last."""
+    return axis_index(node, rank=rank) - (node.tensor(0).rank if rank is None else rank)
 
 
 def written(node: OpNode, option: str = "axis") -> int:
