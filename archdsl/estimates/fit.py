@@ -497,12 +497,18 @@ def _one(search: _Search) -> Values:
     def at(i: int) -> Values:
         return {name: i * step}
 
-    best, smallest = search.largest(at, 1, None)
+    return at(_most(search, at, None))
+
+
+def _most(search: _Search, at: Callable[[int], Values], last: int | None) -> int:
+    """The largest step, up to `last`, at which sizes fit. Raises ArchError E0505 where none fits, and where the budget
+    does not depend on them."""
+    best, smallest = search.largest(at, 1, last)
     if best is None:
         raise _nothing(search, None if smallest is None else at(smallest))
-    if best != smallest and search.used(at(best)) == search.used(at(smallest or 1)):
+    if last is None and best != smallest and search.used(at(best)) == search.used(at(smallest or 1)):
         raise _unbounded(search)
-    return at(best)
+    return best
 
 
 def _many(search: _Search) -> Values:
@@ -535,12 +541,7 @@ def _batches(search: _Search) -> Values:
             def at(i: int, name: str = name, step: int = step) -> Values:
                 return {**found, name: i * step}
 
-            best, smallest = search.largest(at, 1, last)
-            if best is None:
-                raise _nothing(search, None if smallest is None else at(smallest))
-            if last is None and best != smallest and search.used(at(best)) == search.used(at(smallest or 1)):
-                raise _unbounded(search)
-            found[name] = best * step
+            found[name] = _most(search, at, last) * step
     return found
 
 

@@ -31,7 +31,7 @@ from archdsl.ir.graph import Model, Value, Weight
 from archdsl.ir.paths import starred
 from archdsl.ir.weights import weights as every_weight
 from archdsl.passes.checkpoint import Checkpoint
-from archdsl.passes.decode import ALL, CacheSpec, DecodePlan, planned
+from archdsl.passes.decode import ALL, CacheSpec, DecodePlan, decoding
 from archdsl.passes.flatten import FlatNode, FlatOp, FlatScan
 
 Optimizer = Literal["sgd", "sgd-momentum", "adam", "adamw", "adamw8bit", "adafactor", "muon"]
@@ -147,13 +147,8 @@ def estimate(
     buffers = sum(t.times * t.numbers * width(t.weight.dtype, dtype) for t in tensors if not t.weight.trained)
     states = optimizer_states(model, tensors, dtype, optimizer, master_weights)
     optimizer_bytes = sum(s.bytes for s in states)
-    kept: list[KeptMemory] | None
-    try:
-        kept, reason = list(_kept(planned(model), sizes, dtype)), None
-    except ArchError as problem:
-        if problem.diagnostics[0].code != "E0504":
-            raise
-        kept, reason = None, problem.diagnostics[0].message
+    steps, reason = decoding(model)
+    kept = None if steps is None else list(_kept(steps, sizes, dtype))
     found, unknown = None, None
     fixed = weights + buffers + optimizer_bytes
     if step:

@@ -12,7 +12,6 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from archdsl.diagnostics import ArchError
 from archdsl.estimates.activations import Saving, StepWalk
 from archdsl.estimates.dtypes import BYTES, LOW_BYTES, width
 from archdsl.estimates.memory import Tensor, decode_tensors
@@ -20,7 +19,7 @@ from archdsl.estimates.mesh import Mesh
 from archdsl.estimates.sharding import Shares, Step, StepPlan, layer
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.paths import layer_of
-from archdsl.passes.decode import NEW, DecodePlan, planned
+from archdsl.passes.decode import NEW, decoding
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatWeight, flatten
 
 Phase = Literal["training", "prefill", "decode"]
@@ -44,16 +43,6 @@ class Need(BaseModel):
     def term(self) -> str:
         """The largest of them."""
         return max(self.terms, key=lambda name: self.terms[name])
-
-
-def decoding(model: Model) -> DecodePlan | None:
-    """Return how a model is taken step by step; None where it cannot be."""
-    try:
-        return planned(model)
-    except ArchError as problem:
-        if problem.diagnostics[0].code != "E0504":
-            raise
-        return None
 
 
 def needs(step: Step, usable: int | None = None) -> list[Need]:
@@ -80,7 +69,7 @@ class Serving(Shares):
         bits = BYTES[plan.dtype]
         self.of_matrices = LOW_BYTES[plan.weights] / bits if plan.weights is not None else 1.0
         self.of_caches = LOW_BYTES[plan.cache] / bits if plan.cache is not None else 1.0
-        steps = decoding(model)
+        steps, _ = decoding(model)
         self.caches = set(steps.caches) if steps is not None and graph is steps.step else set[Value]()
 
     def held(self, weight: FlatWeight) -> float:
@@ -97,7 +86,7 @@ class Prefill(Serving):
     def __init__(self, model: Model, graph: FlatGraph, mesh: Mesh, plan: StepPlan, positions: int) -> None:
         super().__init__(model, graph, mesh, plan)
         self.positions, self.last = positions, set[Value]()
-        steps = decoding(model)
+        steps, _ = decoding(model)
         if steps is not None:
             made = (v for n in steps.step.nodes[steps.tail()[0] :] for v in n.outputs)
             self.last = {v for v in made if NEW in steps.forms.get(v, ())}
@@ -113,7 +102,7 @@ class Inference:
     """A model's mesh, sizes and caches where it generates."""
 
     def __init__(self, step: Step) -> None:
-        self.step, self.plan = step, decoding(step.model)
+        self.step, (self.plan, _) = step, decoding(step.model)
         self.mesh = step.mesh.model_copy(update={"cp": 1})
         self.rows = -(-step.batch // step.mesh.replicas)
         """Sequences of a replica."""

@@ -189,6 +189,16 @@ def planned(model: Model) -> DecodePlan:
     return plan(model)
 
 
+def decoding(model: Model) -> tuple[DecodePlan | None, str | None]:
+    """Return how a model is taken step by step, as `planned` does; None, and why, where it cannot be."""
+    try:
+        return planned(model), None
+    except ArchError as problem:
+        if problem.diagnostics[0].code != "E0504":
+            raise
+        return None, problem.diagnostics[0].message
+
+
 def has(size: Num, time: Symbol) -> bool:
     """Whether a size depends on the length of the sequence."""
     return isinstance(size.value, Poly) and time in size.value.symbols

@@ -23,12 +23,12 @@ from archdsl.backends.onnx.store import OnnxFiles, Storage, Store, graph_path, s
 from archdsl.backends.onnx.targets import TARGETS, GraphOptions, Target
 from archdsl.backends.onnx.tokens import Tokens, with_those_of
 from archdsl.backends.onnx.write import Written, write
-from archdsl.diagnostics import ArchError, error
+from archdsl.diagnostics import error
 from archdsl.estimates.params import vocabulary
 from archdsl.files import write_text
 from archdsl.frozen import Frozen
 from archdsl.ir.graph import Model
-from archdsl.passes.decode import DecodePlan, plan
+from archdsl.passes.decode import DecodePlan, decoding, plan
 from archdsl.passes.flatten import FlatOp
 from archdsl.weights.carried import carried, copy
 
@@ -205,7 +205,7 @@ def save_graph(model: Model, output: str | Path, options: GraphOptions, storage:
     written = write(model, options)
     whole = path != Path(output)
     config = encoder_config(model, written, storage.store) if whole else None
-    if generates(model):
+    if decoding(model)[0] is not None:
         why, instead = "the model generates: it runs decode steps", "`--decode`"
     else:
         why, instead = "it feeds `input_ids`, `attention_mask` and `token_type_ids`, or `pixel_values`", PORTABLE
@@ -330,7 +330,7 @@ def encoder_config(model: Model, written: Written, store: Store) -> EncoderConfi
         return None
     shape, vocab = _shape(output), vocabulary(model)
     last = shape[-1]
-    if not isinstance(last, int) or generates(model):
+    if not isinstance(last, int) or decoding(model)[0] is not None:
         return None
     kind = "vit" if "pixel_values" in inputs else "bert" if "token_type_ids" in inputs else "distilbert"
     base = {"vit": "ViT", "bert": "Bert", "distilbert": "DistilBert"}[kind]
@@ -344,15 +344,6 @@ def encoder_config(model: Model, written: Written, store: Store) -> EncoderConfi
     labels = [f"LABEL_{i}" for i in range(last)]
     fields |= {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
     return EncoderConfig(architectures=[f"{base}For{task or 'SequenceClassification'}"], **fields)
-
-
-def generates(model: Model) -> bool:
-    """Whether a model can be taken step by step."""
-    try:
-        plan(model)
-    except ArchError:
-        return False
-    return True
 
 
 def _demand_files(target: Target, files: Collection[str], whole: bool, why: str, instead: str, store: Store) -> None:
