@@ -207,15 +207,16 @@ def decoding(setting: Setting, compiled: bool = False) -> Figures:
 
 def onnx(setting: Setting, dtype: str = "float32", quantize: str | None = None) -> Figures:
     """Graphs in onnxruntime on the device beside the emitted module, whole and step by step."""
+    from archdsl.backends.onnx.targets import GraphOptions
     from archdsl.run.verify import verify
 
-    target = "ort-cuda" if setting.device == "cuda" else "ort-cpu"
+    options = GraphOptions(dtype, "ort-cuda" if setting.device == "cuda" else "ort-cpu", quantize)
     found: Figures = {}
     for name in FAMILIES[:1] if setting.tiny else FAMILIES[:8]:
         model = tiny.graph(name)
         sizes: dict[str, Any] = {"batch": 2, "time": None, "weights": None, "seed": 0}
         try:
-            report = verify(model, **sizes, device=setting.device, dtype=dtype, target=target, quantize=quantize)
+            report = verify(model, options, **sizes, device=setting.device)
             parts = (report.outputs, report.decode, report.torch_decode)
             found[name] = max(d.relative for part in parts for d in part.values())
         except Exception as problem:
@@ -558,14 +559,14 @@ def prefill(setting: Setting) -> Figures:
 
 def onnx_decode(setting: Setting) -> Figures:
     """A step of decoding of GPT-2 in onnxruntime on the device."""
+    from archdsl.backends.onnx.targets import GraphOptions
     from archdsl.run.onnx import run
 
     model = model_of(setting, "gpt2", {}, {"layers": 2, "width": 32, "heads": 2, "vocab": 128, "context": 64})
     cuda = setting.device == "cuda"
-    report = run(
-        model, weights=None, seed=0, batch=1, time=16 if setting.tiny else 256, device=setting.device,
-        dtype="float16" if cuda else "float32", target="ort-cuda" if cuda else "ort-cpu",
-    )  # fmt: skip
+    options = GraphOptions("float16", "ort-cuda") if cuda else GraphOptions("float32", "ort-cpu")
+    time_ = 16 if setting.tiny else 256
+    report = run(model, options, weights=None, seed=0, batch=1, time=time_, device=setting.device)
     return {"providers": report.providers, "milliseconds": report.milliseconds}
 
 

@@ -6,6 +6,7 @@ import pytest
 
 import archdsl
 from archdsl import api
+from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.run.verify import verify
 
 MODEL = "model m(x: [batch, time, 8]) {{\n  {}\n}}\n"
@@ -76,7 +77,7 @@ def test_both_back_ends_take_it_as_the_formatter_writes_it() -> None:
     text = api.format_text(text=EVERYWHERE)
     assert api.format_text(text=text) == text
     model = archdsl.load(text=text)
-    report = verify(model, weights=None, seed=0, batch=2, time=12, device="cpu", dtype="float32")
+    report = verify(model, GraphOptions(), weights=None, seed=0, batch=2, time=12, device="cpu")
     assert report.agrees
     assert report.no_decode is None
 

@@ -108,8 +108,9 @@ def test_attention_takes_one_tensor_and_turns_it(changes: dict[str, str]) -> Non
 @pytest.mark.parametrize("quantize", ["int8", "int4"])
 def test_weights_of_few_bits_stand_under_each_other_too(quantize: str) -> None:
     model = small()
-    given: dict[str, Any] = {"weights": None, "seed": 0, "batch": 2, "time": 7, "device": "cpu", "dtype": "float32"}
-    report = verify(model, **given, target="ort-cuda", quantize=quantize, tolerance=TOLERANCE)
+    given: dict[str, Any] = {"weights": None, "seed": 0, "batch": 2, "time": 7, "device": "cpu"}
+    options = GraphOptions(target="ort-cuda", quantize=quantize)
+    report = verify(model, options, **given, tolerance=TOLERANCE)
     assert report.agrees, report
     nodes = [*write(model, GraphOptions(target="ort-cuda", quantize=quantize)).model.graph]
     assert operators(nodes) == PACKED_AND_TURNED

@@ -54,7 +54,16 @@ model paired(x: [batch, time, 16], padding: padding[batch, time]) {
 
 
 def options(**given: Any) -> dict[str, Any]:
-    return {"weights": None, "seed": 0, "batch": 2, "time": 7, "device": "cpu", "dtype": "float32", **given}
+    graph = {name: given.pop(name) for name in ("dtype", "target", "quantize", "keep") if name in given}
+    return {
+        "options": GraphOptions(**graph),
+        "weights": None,
+        "seed": 0,
+        "batch": 2,
+        "time": 7,
+        "device": "cpu",
+        **given,
+    }
 
 
 # --- few bits ---------------------------------------------------------------------------------------------------------
@@ -502,8 +511,8 @@ def test_padding_that_is_read_as_a_tensor_decodes() -> None:
 def test_inputs_of_any_name_are_given(text: str) -> None:
     from archdsl.run.smoke import run
 
-    given = {k: v for k, v in options().items() if k in ("weights", "seed", "batch", "time", "device", "dtype")}
-    assert run(load(text=text), **given).outputs["output"].shape == [2, 7, 8]
+    given = {k: v for k, v in options().items() if k != "options"}
+    assert run(load(text=text), **given, dtype="float32").outputs["output"].shape == [2, 7, 8]
     report = verify(load(text=text), **options())
     assert report.agrees
     assert report.torch_decode.keys() >= {"prefill", "steps", "static"}

@@ -260,21 +260,19 @@ def run(
         report = trial(model, weights=weights, seed=seed, batch=batch, time=seq, device=device, dtype=dtype)
         print_or_json(report, run_view, json)
         return
+    from archdsl.backends.onnx.targets import GraphOptions
     from archdsl.report.tables import onnx_run_view
     from archdsl.run.onnx import run as infer
 
     keep_needs_bits(keep, quantize)
     found = infer(
         load_model(spec, set, allow_noncausal),
+        GraphOptions(dtype, target, quantize, keep or ()),
         weights=weights,
         seed=seed,
         batch=batch,
         time=seq,
         device=device,
-        dtype=dtype,
-        target=target,
-        quantize=quantize,
-        keep=keep or (),
         decode=not no_decode,
     )
     print_or_json(found, onnx_run_view, json)
@@ -303,21 +301,19 @@ def verify(
 ) -> int:
     """Run a model in PyTorch and in onnxruntime, on the same weights, and compare the outputs, of prefill and decode
     steps too."""
+    from archdsl.backends.onnx.targets import GraphOptions
     from archdsl.report.tables import verify_view
     from archdsl.run.verify import verify as compare
 
     keep_needs_bits(keep, quantize)
     report = compare(
         load_model(spec, set, allow_noncausal),
+        GraphOptions(dtype, target, quantize, keep or ()),
         weights=weights,
         seed=seed,
         batch=batch,
         time=seq,
         device=device,
-        dtype=dtype,
-        target=target,
-        quantize=quantize,
-        keep=keep or (),
         tolerance=tolerance,
         decode=not no_decode,
     )

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -83,16 +83,13 @@ class Stopwatch:
 
 def run(
     model: Model,
+    options: GraphOptions,
     *,
     weights: Path | None,
     seed: int,
     batch: int,
     time: int | None,
     device: str,
-    dtype: str,
-    target: str = "portable",
-    quantize: str | None = None,
-    keep: Sequence[str] = (),
     decode: bool = True,
 ) -> OnnxRunReport:
     """Write a model's graph, load its weights or draw them, and run it in onnxruntime; with `decode`, step by step too,
@@ -100,11 +97,10 @@ def run(
 
     Raises ArchError: E0502 where a package or the device is missing, E0503 where the model cannot be run like this, the
     weights are not its own or the inputs break one of its conditions, E0504 where the graph cannot be written."""
-    demand_runtime(device, dtype)
-    demand_room(model, dtype, 1)
+    demand_runtime(device, options.dtype)
+    demand_room(model, options.dtype, 1)
     timed = Stopwatch()
     inputs = draw_inputs(model, batch, time, seed)
-    options = GraphOptions(dtype, target, quantize, keep)
     with tempfile.TemporaryDirectory(prefix="archdsl-", ignore_cleanup_errors=True) as folder:
         made = make_graphs(model, options, Path(folder), weights, seed, decode, timed)
         found, providers = _whole(made, device, inputs, timed)
@@ -121,13 +117,13 @@ def run(
     return OnnxRunReport(
         model=model.name,
         device=device,
-        dtype=dtype,
-        target=target,
-        quantize=quantize,
+        dtype=options.dtype,
+        target=options.target,
+        quantize=options.quantize,
         providers=providers,
         parameters=parameters_of(model),
-        inputs=infos(inputs, dtype),
-        outputs=infos(found, dtype),
+        inputs=infos(inputs, options.dtype),
+        outputs=infos(found, options.dtype),
         prompt=prompt,
         no_decode=made.no_decode,
         milliseconds=timed.milliseconds,

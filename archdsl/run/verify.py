@@ -100,30 +100,28 @@ class VerifyReport(BaseModel):
 
 def verify(
     model: Model,
+    options: GraphOptions,
     *,
     weights: Path | None,
     seed: int,
     batch: int,
     time: int | None,
     device: str,
-    dtype: str,
-    target: str = "portable",
-    quantize: str | None = None,
-    keep: Sequence[str] = (),
     tolerance: float | None = None,
     decode: bool = True,
 ) -> VerifyReport:
     """Run a model in PyTorch and in onnxruntime, on the same weights and inputs, and compare what comes out; with
     `decode`, what comes out step by step too, of both, where the model can be taken so.
 
-    With `quantize`, PyTorch is given the rounded weights, and a target that rounds the inputs of products, too, is not
-    to: what is compared is arithmetic. How far all rounding moves the outputs is reported apart.
+    Where matrices are quantized, PyTorch is given the rounded weights, and a target that rounds the inputs of products,
+    too, is not to: what is compared is arithmetic. How far all rounding moves the outputs is reported apart.
     `tolerance` is the largest relative difference that passes: 1e-4 by default, 2e-2 in float16, 5e-2 in bfloat16.
     Raises ArchError as `run` does."""
     from archdsl.backends.torch import emit
     from archdsl.passes.decode import planned
     from archdsl.run.torch_decoder import TorchDecoder
 
+    dtype = options.dtype
     demand_runtime(device, dtype)
     try:
         import torch
@@ -134,7 +132,6 @@ def verify(
     demand_room(model, dtype, 3)
     timed = Stopwatch()
     inputs = draw_inputs(model, batch, time, seed, lengths=True)
-    options = GraphOptions(dtype, target, quantize, keep)
     steps: dict[str, Difference] = {}
     torch_steps: dict[str, Difference] = {}
     no_torch_decode: str | None = NOT_ASKED
@@ -189,8 +186,8 @@ def verify(
         model=model.name,
         device=device,
         dtype=dtype,
-        target=target,
-        quantize=quantize,
+        target=options.target,
+        quantize=options.quantize,
         seed=seed,
         parameters=parameters_of(model),
         tolerance=limit,
