@@ -13,7 +13,7 @@ from archdsl.diagnostics.source import Span
 from archdsl.frontend.decisions import Decisions
 from archdsl.frozen import Entity
 from archdsl.ir import dims
-from archdsl.ir.dims import Expr, Lit, Num, Var, substitute
+from archdsl.ir.dims import Expr, Fn, Lit, Num, Var, substitute
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import (
     CallNode,
@@ -226,8 +226,30 @@ class BlockBuilder(Decisions):
                 self.remember(dims.Bin("%", left.expr, right.expr), "==", Lit("0"), message)
             else:
                 self.decide(left.expr, op, right.expr, message)
-        elif not divides:
+        elif not divides and not self.is_sure(op, left, right):
             self.check_when_run(op, left, right, message, span, 0)
+
+    def is_sure(self, op: str, left: Num, right: Num) -> bool:
+        """Whether a relation of sizes holds for every input that meets the conditions so far: sizes are 1 at least."""
+        if op == "%":
+            return self.surely_whole(dims.div(left.value, right.value))
+        if op != "<=":
+            return False
+        if left.value == 1 and self.surely_whole(right.value) and dims.is_above_zero(right.value):
+            return True
+        if left.value == 1 and isinstance(right.expr, Fn) and right.expr.name == "minimum":
+            return all(isinstance(e, Var) for e in right.expr.args)
+        return isinstance(left.expr, Fn) and left.expr.name == "minimum" and right.expr in left.expr.args
+
+    def surely_whole(self, value: dims.Value) -> bool:
+        """Whether a size is whole for every input that meets the conditions so far."""
+        if not isinstance(value, dims.Poly) or dims.is_size_like(value):
+            return dims.is_size_like(value)
+        atom = value.terms[0][0][0][0]
+        if dims.of_atom(atom) == value and isinstance(atom, dims.Opaque) and atom.function in ("min", "max"):
+            return all(map(self.surely_whole, atom.args))
+        d = value.denominator
+        return ("checked", "%", dims.mul(value, d), d) in self.made
 
     def check_when_run(
         self, op: str, left: Num, right: Num, message: str, span: Span, level: int | None = None

@@ -289,7 +289,7 @@ class Signatures(Hypers):
     def demand_whole(self, size: Num, what: str, scope: Scope, span: Span) -> None:
         """`time / 4` as a size makes "4 divides time" a condition on the input. Raises E0401 for what only the running
         model knows and no condition makes whole: `sqrt(time)`."""
-        if not isinstance(size.value, Poly) or dims.is_size_like(size.value):
+        if not isinstance(size.value, Poly) or scope.frame.surely_whole(size.value):
             return
         if not dims.is_size_like(dims.mul(size.value, size.value.denominator)):
             text = f"{what} must be a whole number, and `{format_number(size)}` need not be one"
@@ -344,10 +344,14 @@ def _bind_axes(
     shape: list[Num] = []
     for dim, axes in signature.axes(param, value, span):
         named = isinstance(dim, ast.Name) and dim.id not in scope.vars and "." not in dim.id
+        known = scope.frame.axes.get(dim.id) if isinstance(dim, ast.Name) and bind is not None else None
         if isinstance(dim, ast.Name) and bind is not None and dim.id in bind:
-            named = False  # it names an axis already: whether they are equal is still to be seen
+            named = False  # it names an axis already: that others are equal is still to be seen
         for i in axes:
             size = value.shape[i]
+            if known is not None and known.value == size.value:
+                shape.append(known.at(size.origin))
+                continue
             name = dim.id if named and isinstance(dim, ast.Name) else f"{param.name}.{i}"
             if bind is not None:
                 bind[name] = size.expr

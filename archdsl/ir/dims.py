@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cache, cached_property, reduce
 
 from archdsl.diagnostics.source import Span
 from archdsl.frozen import Entity, Frozen
@@ -132,14 +132,14 @@ def _terms(value: Value) -> dict[Monomial, Fraction]:
 
 def symbol(name: str, *, whole: bool = True) -> Poly:
     """The value of a size called `name` that only the running model knows; not `whole`, of any number."""
-    return _of_atom(Symbol(name, whole))
+    return of_atom(Symbol(name, whole))
 
 
 def opaque(function: str, *args: Value) -> Poly:
-    return _of_atom(Opaque(function, args))
+    return of_atom(Opaque(function, args))
 
 
-def _of_atom(atom: Atom) -> Poly:
+def of_atom(atom: Atom) -> Poly:
     return Poly(((((atom, 1),), Fraction(1)),))
 
 
@@ -224,7 +224,7 @@ def with_symbol(value: Value, name: str, replacement: Value) -> Value:
         term: Value = whole(coefficient)
         for atom, exponent in monomial:
             if isinstance(atom, Symbol):
-                base = replacement if atom.name == name else _of_atom(atom)
+                base = replacement if atom.name == name else of_atom(atom)
             else:
                 base = _of_function(atom, [with_symbol(a, name, replacement) for a in atom.args])
             for _ in range(abs(exponent)):
@@ -271,13 +271,13 @@ def _is_whole_atom(atom: Atom) -> bool:
         return atom.whole
     if atom.function == "pow":
         base, exponent = atom.args
-        return is_size_like(base) and is_size_like(exponent) and _is_above_zero(exponent)
+        return is_size_like(base) and is_size_like(exponent) and is_above_zero(exponent)
     return atom.function in ("floor", "sign") or (
         atom.function in ("max", "min", "abs", "sum") and all(is_size_like(a) for a in atom.args)
     )
 
 
-def _is_above_zero(value: Value) -> bool:
+def is_above_zero(value: Value) -> bool:
     """Whether it is made of sizes, which are 1 at least, in a way that keeps it above zero."""
     if not isinstance(value, Poly):
         return value > 0
@@ -335,8 +335,8 @@ def _quotient(value: Poly) -> tuple[Value, Value]:
     below: Value = value.denominator
     for atom, p in powers.items():
         for _ in range(p):
-            above = mul(above, _of_atom(atom))
-            below = mul(below, atom.args[0] if isinstance(atom, Opaque) and atom.function == "sum" else _of_atom(atom))
+            above = mul(above, of_atom(atom))
+            below = mul(below, atom.args[0] if isinstance(atom, Opaque) and atom.function == "sum" else of_atom(atom))
     return above, below
 
 
@@ -346,7 +346,7 @@ def _floor_of_floor(above: Value, below: int) -> Value | None:
     atom = floors[0] if len(floors) == 1 else None
     if not isinstance(atom, Opaque) or atom.function != "floor":
         return None
-    rest = sub(above, _of_atom(atom))
+    rest = sub(above, of_atom(atom))
     return floor(div(add(div(*atom.args), rest), below)) if isinstance(rest, int) else None
 
 
@@ -354,7 +354,7 @@ def ceil(a: Value) -> Value:
     """The value rounded up."""
     if isinstance(a, Poly):
         above, below = _quotient(a)
-        if is_size_like(above) and is_size_like(below) and _is_above_zero(below):
+        if is_size_like(above) and is_size_like(below) and is_above_zero(below):
             return floor(div(add(above, sub(below, 1)), below))  # what is rounded stays above zero, as in the model
     return neg(floor(neg(a)))
 
@@ -615,25 +615,54 @@ OPERATORS: dict[str, Callable[[Value, Value], Value]] = {
 
 
 def shortest(expr: Expr, local: Mapping[str, Expr]) -> Expr:
-    """`heads * head_dim` where `head_dim = width / heads` is simply `width`; anything longer stays as it was
-    written."""
-    full = expr
+    """`heads * head_dim` where `head_dim = width / heads` is simply `width`, and `2 * width / heads / 2` is `head_dim`;
+    what gets no shorter stays as it was written."""
     try:
-        for _ in range(len(local) + 1):
-            names = [n for n in free_names(full) if n in local]
-            if not names:
-                break
-            full = substitute(full, {n: local[n] for n in names})
-        value = expr_value(full)
+        value = _value_within(expr, local)
+        if not isinstance(value, Poly):
+            return literal(value)
+        product = _product(value)
+        if product is not None and (isinstance(product, Var) or _leaves(product) < _leaves(expr)):
+            expr = product
+        if not isinstance(expr, Var):
+            return next((Var(n) for n, e in local.items() if _value_within(e, local) == value), expr)
     except (ArithmeticError, ValueError):
-        return expr
-    if not isinstance(value, Poly):
-        return literal(value)
-    if len(value.terms) == 1 and value.terms[0][1] == 1 and len(value.terms[0][0]) == 1:
-        atom, exponent = value.terms[0][0][0]
-        if isinstance(atom, Symbol) and exponent == 1:
-            return Var(atom.name)
+        pass
     return expr
+
+
+def _value_within(expr: Expr, local: Mapping[str, Expr]) -> Value:
+    """The value of an expression over names that are no others' result."""
+    for _ in range(len(local) + 1):
+        names = [n for n in free_names(expr) if n in local]
+        if not names:
+            break
+        expr = substitute(expr, {n: local[n] for n in names})
+    return expr_value(expr)
+
+
+def _product(value: Poly) -> Expr | None:
+    """A product of names, or one such product by another, as an expression; None of any other value."""
+    if len(value.terms) > 1 or not all(isinstance(atom, Symbol) for atom, _ in value.terms[0][0]):
+        return None
+    monomial, factor = value.terms[0]
+    if factor < 0:
+        return None
+
+    def written(number: int, powers: Iterable[tuple[Atom, int]]) -> Expr:
+        parts: list[Expr] = [Var(str(atom)) for atom, power in powers for _ in range(power)]
+        if number != 1 or not parts:
+            parts.insert(0, literal(number))
+        return reduce(lambda a, b: Bin("*", a, b), parts)
+
+    above = written(factor.numerator, ((a, p) for a, p in monomial if p > 0))
+    below = written(factor.denominator, ((a, -p) for a, p in monomial if p < 0))
+    return above if below == Lit("1") else Bin("/", above, below)
+
+
+def _leaves(expr: Expr) -> int:
+    """How many names and numbers an expression is written with."""
+    return sum(isinstance(e, Lit | Var) for e in inner(expr))
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------

@@ -414,11 +414,9 @@ class _Planner:
         return [(i, v) for i, v in enumerate(node.inputs) if isinstance(v, Value) and self.axes(v)]
 
     def states(self, node: FlatOp) -> tuple[State, ...]:
-        """What a recurrence along time hands on; none where it runs along another axis."""
+        """What a recurrence along time hands on; none where it runs along another axis, or along that of all keys."""
         states = tuple(node.node.op.states(node.node))
-        if any(v in self.found.whole for v in node.outputs):
-            return ()
-        return states if states and has(node.node.outputs[0].shape[states[0].axis], self.time) else ()
+        return states if states and self.result(node, node.outputs[0])[states[0].axis] == NEW else ()
 
     def result(self, node: FlatNode, value: Value) -> Form:
         axes = self.axes(value)

@@ -7,7 +7,9 @@ iteration, by one statement for all that it carries.  Statements stand in the or
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 from archdsl.backends.torch.loops import Folding
@@ -47,6 +49,7 @@ from archdsl.backends.torch.tree import (
     Read,
     Variable,
     leaves,
+    lift,
     mapped,
     own_trees,
     py,
@@ -120,7 +123,7 @@ class Scheduler:
     def run(self) -> tuple[Statement, ...]:
         self.body(self.steps)
         self.out.append(ReturnStatement(tuple(self.take(t) for t in self.results)))
-        return self.joined(self.out)
+        return read_copies(self.joined(self.out), set())
 
     def body(self, steps: Sequence[Step]) -> None:
         for step in steps:
@@ -391,6 +394,37 @@ def helper(tree: Any) -> Any:
     """The function of the file that an expression calls; None of any other expression."""
     function = tree.fields[0] if isinstance(tree, PyNode) and tree.kind == "Call" else None
     return function if isinstance(function, PyNode) and function.kind == "Name" else None
+
+
+def read_copies(statements: Sequence[Statement], after: Set[Target]) -> tuple[Statement, ...]:
+    """The statements without names for other names, or for None, that nobody reads, as where the first iteration of a
+    loop takes no account of what the loop begins with. `after` are the names that are read behind them."""
+    read, found = set(after), list[Statement]()
+    for s in reversed(statements):
+        if isinstance(s, Bind) and is_copy(s.expr) and not read & {*s.targets}:
+            continue
+        if isinstance(s, Rebind):
+            kept = [t in read or not is_copy(e) for t, e in zip(s.targets, s.exprs, strict=True)]
+            s = replace(s, targets=tuple(compress(s.targets, kept)), exprs=tuple(compress(s.exprs, kept)))
+        if isinstance(s, ForLoop):
+            read |= read_by((s,))
+            s = replace(s, body=read_copies(s.body, read))
+        elif isinstance(s, Bind | Rebind):
+            read -= {*s.targets}
+        if not isinstance(s, Rebind) or s.targets:
+            found.append(s)
+        read |= read_by((s,))
+    return tuple(reversed(found))
+
+
+def is_copy(tree: Tree) -> bool:
+    """Whether an expression is a name alone, or None."""
+    return isinstance(tree, Read) or tree == lift(None)
+
+
+def read_by(statements: Sequence[Statement]) -> set[Target]:
+    """What statements and those within them read."""
+    return {x.value for x in leaves(statements) if isinstance(x, Read)}
 
 
 def there_and_back(tree: Any) -> Any:

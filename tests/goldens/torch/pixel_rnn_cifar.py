@@ -55,7 +55,7 @@ class FirstLayer(nn.Module):
 
     def __init__(self, config: Config, features: int) -> None:
         super().__init__()
-        self.above = nn.Conv1d(2 * config.colours + config.colours, features, 7, padding="same", bias=False)
+        self.above = nn.Conv1d(3 * config.colours, features, 7, padding="same", bias=False)
         self.left = nn.Conv1d(config.colours, features, 3, bias=False)
         self.own = FirstOwnPixel(config, features=features)
 

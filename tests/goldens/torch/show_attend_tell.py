@@ -102,7 +102,7 @@ class SoftAttention(nn.Module):
         return self.of_place(places)
 
     def forward(self, places: Tensor, h: Tensor, prepared_1: Tensor) -> Tensor:
-        asked = self.asked(h).unsqueeze(1)
+        asked = self.asked(h).unsqueeze(1)  # [batch, 1, features]
         hidden = torch.tanh(prepared_1 + asked)
         weights = self.score(hidden).squeeze(-1).softmax(-1)
         return torch.einsum("bp,bpf->bf", weights, places)

@@ -101,7 +101,7 @@ class TwoStreamAttention(nn.Module):
         h = F.scaled_dot_product_attention(q, k, v, attn_mask=h + distance).transpose(1, 2).flatten(2)
         y = self.out(h)
         h = torch.einsum("bpt,bpd->btd", targets, self.query(g))
-        q = h.unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)
+        q = h.unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)  # [batch, heads, time, width / heads]
         h = self.segment(q, apart) + torch.where(before.unsqueeze(1), 0, -1e30)
         q, distance = self.position(q, time)
         z = F.scaled_dot_product_attention(q, k, v, attn_mask=h + distance).transpose(1, 2).flatten(2)

@@ -146,7 +146,7 @@ class Assigner:
         self.positional = self.of_positions()
         self.directly = self.of_new_positions()
         self.latent_bases = {v for latent in plan.latents.values() for v in latent.base}
-        if plan.beside:
+        if plan.whole:
             raise refuse("scores are read at other queries or keys than the own")
         assert plan.root is not None
         self.home = dict(self.homes(plan.root))
@@ -155,13 +155,18 @@ class Assigner:
         self.skipped = {n for latent in plan.latents.values() for n in latent.chain}
 
     def of_positions(self) -> set[Value]:
-        """Tensors made of positions alone; those that take their type from one that is not are computed with it."""
+        """Tensors made of positions alone. Those that take their type from one that is not are computed with it, and
+        those that are the same everywhere, with what is made of these, at the new positions."""
         found: set[Value] = set()
+        uniform: set[Value] = set()
         for node in self.plan.step.nodes:
             moving = (v for v in node.inputs if isinstance(v, Value) and v in self.plan.forms)
-            alike = isinstance(node, FlatOp) and node.node.op.alike and self.times(node.outputs[0]) == 1
-            if set(node.outputs) <= self.plan.positional and all(v in found for v in moving) and not alike:
-                found |= set(node.outputs)
+            if not set(node.outputs) <= self.plan.positional or not all(v in found for v in moving):
+                continue
+            alike = isinstance(node, FlatOp) and node.node.op.alike
+            same_everywhere = alike or any(v in uniform for v in node.inputs)
+            part = uniform if same_everywhere and self.times(node.outputs[0]) == 1 else found
+            part |= set(node.outputs)
         return found
 
     def of_new_positions(self) -> dict[FlatNode, int]:

@@ -35,6 +35,7 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.op import Tree, same
 from archdsl.ir.walk import module_names
+from archdsl.passes.dce import live
 
 
 def count_load(path: str, chosen: int) -> str:
@@ -102,7 +103,7 @@ class LossSection(Section):
 
     def settle(self) -> None:
         block, head = self.model.block, self.head
-        ends = {v for n in head.nodes if not isinstance(n, ParamNode | WeightNode) for v in node_outputs(n)}
+        ends = {v for n in head.nodes for v in node_outputs(n)} - made_of_weights(block.graph)
         before = tuple(n for n in block.graph.nodes if not ends & {*node_outputs(n), *reads(n)})
         body = Graph(block.graph.inputs, before, (head.hidden,))
         end = Graph((head.hidden,), head.nodes, block.graph.outputs)
@@ -230,23 +231,24 @@ def head_of(model: Model) -> Head:
     if not value.is_float or value.rank != 3:
         raise refuse(model, f"its result is {shape}, and no logits [batch, time, classes]")
     made = {v: node for node in graph.nodes for v in node_outputs(node)}
+    of_weights = made_of_weights(graph)
     nodes: dict[Node, None] = {}
     while True:
         node = made.get(value)
         if not isinstance(node, OpNode | CallNode) or len(node.outputs) != 1 or not _by_position(node, value):
             raise refuse(model, "its logits are not made position by position from one tensor")
-        data = [v for v in node.inputs if isinstance(v, Value) and not isinstance(made.get(v), ParamNode | WeightNode)]
-        given = [v for v in (node.inputs + (node.contexts if isinstance(node, CallNode) else ())) if v not in data]
-        tensors = [v for v in given if isinstance(v, Value)]
-        if len(data) != 1 or any(not isinstance(made.get(v), ParamNode | WeightNode) for v in tensors):
+        contexts = node.contexts if isinstance(node, CallNode) else ()
+        tensors = [v for v in (*node.inputs, *contexts) if isinstance(v, Value)]
+        data = [v for v in tensors if v not in of_weights]
+        if len(data) != 1 or data[0] not in node.inputs:
             raise refuse(model, "its logits are not made position by position from one tensor")
         nodes[node] = None
-        nodes |= dict.fromkeys(made[v] for v in tensors)
+        nodes |= dict.fromkeys(live(graph.nodes, of_weights & {*tensors}, inputs_of=reads, outputs_of=node_outputs))
         value = data[0]
         if _contracts(node):
             break
     ordered = tuple(n for n in graph.nodes if n in nodes)
-    own = {v for n in ordered if not isinstance(n, ParamNode | WeightNode) for v in node_outputs(n)}
+    own = {v for n in ordered for v in node_outputs(n)} - of_weights
     others = (n for n in graph.nodes if n not in nodes and not isinstance(n, CausalNode))
     if any(v in own for n in others for v in reads(n)):
         raise refuse(model, "what makes its logits is read elsewhere, too")
@@ -261,6 +263,16 @@ def refuse(model: Model, message: str) -> ArchError:
     )
 
 
+def made_of_weights(graph: Graph) -> set[Value]:
+    """Weights, and what is computed from them alone."""
+    found: set[Value] = set()
+    for node in graph.nodes:
+        tensors = [v for v in node.inputs if isinstance(v, Value)] if isinstance(node, OpNode) else []
+        if isinstance(node, ParamNode | WeightNode) or (tensors and found.issuperset(tensors)):
+            found |= {*node_outputs(node)}
+    return found
+
+
 def _by_position(node: OpNode | CallNode, result: Value) -> bool:
     """Whether each place of the result is made of the same place of the node's tensors of three axes alone."""
     if isinstance(node, OpNode):
@@ -272,8 +284,9 @@ def _by_position(node: OpNode | CallNode, result: Value) -> bool:
 
 def _positions_apart(block: Block) -> bool:
     """The same of all that a block does."""
+    of_weights = made_of_weights(block.graph)
     for node in block.graph.nodes:
-        if isinstance(node, CheckNode | CausalNode | ParamNode | WeightNode):
+        if isinstance(node, CheckNode | CausalNode) or of_weights.issuperset(node_outputs(node)):
             continue
         if not isinstance(node, OpNode | CallNode):
             return False

@@ -24,6 +24,7 @@ from archdsl.ir.graph import (
     CondNode,
     Graph,
     Handle,
+    LoopNode,
     LossNode,
     OpNode,
     ScanNode,
@@ -124,8 +125,9 @@ class StepLowering(Lowering):
         self.lowered.method.name, self.lowered.method.block = name, roles.block
         idle = {v for n in nodes_within(graph) if roles.role[n] is Role.NOTHING for v in node_outputs(n)}
         inner = [g for node in nodes_within(graph) for g in inner_graphs(node)]
-        for each in (graph, *inner):  # results of a block, and what iterations emit, that nobody reads
-            self.aliases |= {v: lift(None) for v in each.outputs if v in idle}
+        carried = [v for node in nodes_within(graph) if isinstance(node, LoopNode) for v in node.starts]
+        unread = [*carried, *(v for each in (graph, *inner) for v in each.outputs)]  # results, and what loops hand on
+        self.aliases |= {v: lift(None) for v in unread if v in idle}
         self.unmasked = absent(forward.method.steps)
         self.section = section
         self.plan: DecodePlan = section.plan
