@@ -472,7 +472,8 @@ class Lowering:
             return ""
         own = {*self.block.hypers, *self.block.local}
         twins = {name: e for name, e in self.block.local.items() if isinstance(e, Var) and e.name in own}
-        shown = [dims.expr_text(dims.shortest(dims.substitute(d.expr, twins), self.block.local)) for d in value.shape]
+        sizes = [dims.substitute(d.expr, twins) for d in value.shape]
+        shown = [dims.expr_text(e if isinstance(e, Var) else dims.shortest(e, self.block.local)) for e in sizes]
         return "" if any("." in s for s in shown) else f"[{', '.join(shown)}]"
 
     # --- calls ---

@@ -175,6 +175,8 @@ class Numbers:
         if op == "/" and (exact or quotients == "sizes"):
             op = "//"
         left, right = (self.spelled_by(x, quotients, name) for x in (expr.left, expr.right))
+        if op == "*" and expr.left == Lit("-1"):
+            return PyNode("UnaryOp", (PyNode("USub", ()), right))
         made = PyNode("BinOp", (left, PyNode(OPERATORS[op], ()), right))
         if quotients == "real":
             return made

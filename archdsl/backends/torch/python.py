@@ -30,6 +30,8 @@ SPELLED = {
     "gru": "GRU",
     "lstm": "LSTM",
     "ssm": "SSM",
+    "rwkv": "RWKV",
+    "lora": "LoRA",
     "vit": "ViT",
     "bert": "BERT",
     "gpt": "GPT",

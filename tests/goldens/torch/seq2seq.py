@@ -59,7 +59,7 @@ class Additive(nn.Module):
         return self.b(keys)
 
     def forward(self, query: Tensor, b: Tensor) -> Tensor:
-        a = self.a(query).unsqueeze(1)  # [batch, 1, q_width]
+        a = self.a(query).unsqueeze(1)  # [batch, 1, hidden]
         return self.linear(torch.tanh(a + b)).squeeze(-1)
 
 
