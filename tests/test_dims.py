@@ -281,9 +281,13 @@ def test_what_always_holds_of_sizes(a: Expr, b: Expr, cases: list[dict[str, int]
 @given(expressions(), assignments(ANY))
 def test_text_is_read_back(expr: Expr, cases: list[dict[str, Number]]) -> None:
     """As the language reads it, whose operators bind as Python's do."""
-    again = _read(parse_expression(Source("text", dims.expr_text(expr))))
+    again = _read_text(dims.expr_text(expr))
     for names in cases:
         agree(expr, names, lambda names=names: worth(again, names), dims.expr_text(expr))
+
+
+def _read_text(text: str) -> Expr:
+    return _read(parse_expression(Source("text", text)))
 
 
 def _read(e: ast.Expr) -> Expr:
@@ -327,7 +331,25 @@ def test_literals_are_exact(value: Number) -> None:
 )
 def test_rounding_of_names_stays(text: str, value: str) -> None:
     """Neither the value nor the shortest spelling loses it."""
-    expr = _read(parse_expression(Source("text", text)))
+    expr = _read_text(text)
     names = {"side": 10, "window": 4, "factor": Fraction(5, 2)}
     assert worth(dims.shortest(expr, {}), names) == Fraction(value.replace(" ", ""))
     assert dims.evaluate(dims.expr_value(expr), names) == Fraction(value.replace(" ", ""))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "shortest"),
+    [
+        ("heads * (width / heads)", "width"),
+        ("heads * (2 * width / heads)", "2 * width"),
+        ("kv_heads * width / heads / kv_heads", "head_dim"),
+        ("2 * inner / 2", "inner"),
+        ("2 * (heads * head_dim)", "2 * width"),
+        ("kv_heads * head_dim", "kv_heads * head_dim"),
+        ("2 * width / heads", "2 * width / heads"),
+        ("floor(width / heads)", "floor(width / heads)"),
+    ],
+)
+def test_products_of_sizes_are_cancelled(text: str, shortest: str) -> None:
+    local = {name: _read_text(e) for name, e in (("head_dim", "width / heads"), ("inner", "width + heads"))}
+    assert dims.expr_text(dims.shortest(_read_text(text), local)) == shortest

@@ -161,3 +161,17 @@ def test_a_loop_that_changes_nothing_leaves_nothing(name: str) -> None:
     assert not graph.nodes
     assert graph.outputs == graph.inputs
     assert api.load(text=text, set={"n": 1}).block.graph.nodes
+
+
+def test_what_the_first_iteration_does_not_read_is_not_emitted() -> None:
+    """A name that a loop begins with, where the first iteration makes its value."""
+    body = "first = x  for i in 3 { if i == 0 { first = linear(x, 4) } else { x = x + linear(first, width) } }"
+    text = f"model m(width = 8){INPUT} {{ {body} }}"
+    lines = [line.strip() for line in api.torch_source(text=text).splitlines()]
+    assert "first = x" not in lines
+    assert any(line.startswith("first = self.") for line in lines)
+
+
+def test_what_the_first_iteration_reads_is_emitted() -> None:
+    text = f"model m(width = 8, n = 3){INPUT} {{ first = x  for _ in n {{ first = gelu(first) + x }} return first }}"
+    assert "first = x" in [line.strip() for line in api.torch_source(text=text).splitlines()]

@@ -334,6 +334,27 @@ def test_a_quotient_of_a_run_time_size_is_a_condition(size: str, condition: tupl
     assert [(n.op, str(n.left.value), n.right.value) for n in found] == [("%", *condition)]
 
 
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        ("topk(minimum(k, time), axis: 1)(x)", []),
+        ("(x[:, :minimum(k, time)])[:, -1:]", []),
+        ('shift(rearrange(x, "b (t n) d -> b t (n d)", n: 3))', ["time % 3"]),
+        ('rearrange(rearrange(x, "b (t n) d -> (b t) n d", n: 3), "(b t) n d -> b (t n) d", b: batch)', ["time % 3"]),
+        ('topk(minimum(k, time / 3), axis: 1)(rearrange(x, "b (t n) d -> b t (n d)", n: 3))', ["time % 3"]),
+        ("topk(minimum(k + 1, time), axis: 1)(x)", []),
+        ("topk(k, axis: 1)(x)", ["2 <= time"]),
+        ("x[:, :minimum(k, 2 * time)]", ["min(2, 2 * time) <= time"]),
+    ],
+)
+def test_what_surely_holds_is_no_condition(body: str, left: list[str]) -> None:
+    """Sizes are 1 at least, and those of axes are whole once it is said that they are."""
+    many = "topk" in body
+    built = api.load(text=WIDE.format(f"y{', at' * many} = {body} return {'y + at' if many else 'y'}"))
+    found = [n for n in built.block.graph.nodes if type(n).__name__ == "CheckNode"]
+    assert [f"{n.left.value} {n.op} {n.right.value}" for n in found] == left
+
+
 @pytest.mark.parametrize("value", [64.0, "64.0", "6.4e1", 64, "64"])
 def test_settings_are_whole(value: Any) -> None:
     built = api.load(text=model(), set={"width": value, "vocab": value})

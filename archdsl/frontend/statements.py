@@ -145,6 +145,8 @@ class Statements(Loops):
             raise error("E0205", f"there are {len(value)} results and one name", span, help=help_)
         if not is_tensor(value):
             help_ = f"static things are bound by `let {name} = …`"
+            if value is None:
+                help_ = f"where the first iteration of a loop makes it, bind any tensor before: `{name} = x`"
             raise error("E0203", f"`{name} = …` binds a tensor, and this is {kind_of(value)}", span, help=help_)
         if isinstance(value, list):
             for v in value:

@@ -234,3 +234,49 @@ model named(width = 8)(targets: token[batch, time]) {
     made = module(model, "loss")
     tokens = torch.randint(30, (2, 5), generator=torch.Generator().manual_seed(1))
     close(made(targets=tokens, labels=tokens), F.cross_entropy(made(tokens).flatten(0, 1), tokens.flatten()))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "(x -> unembed(table -> l2_normalize)) * scale * sqrt(width)",
+        "(x -> unembed(t)) * scale",
+        "x -> unit(97) as head",
+    ],
+)
+def test_weights_of_a_head_may_be_computed(head: str) -> None:
+    """Normalized tables, those that embed the tokens too, and heads that are blocks."""
+    text = f"""
+    block unit(features: size)(x: [..., width]) -> [..., features] {{
+      param weight: [features, width] = normal(1)
+      return x -> unembed(weight -> l2_normalize)
+    }}
+    model m(width = 8)(tokens: token[batch, time]) -> [batch, time, 97] {{
+      param table: [97, width] = normal(1)
+      param scale: [97] = uniform(1)
+      t = table -> l2_normalize
+      x = t[tokens] + (tokens -> embedding(97, width))
+      return {head}
+    }}
+    """
+    model = spec(text)
+    plain, made = module(model), module(model, "loss")
+    tokens, targets = (torch.randint(97, (2, 13)) for _ in range(2))
+    wanted = F.cross_entropy(plain(tokens).flatten(0, 1), targets.flatten())
+    wanted.backward()
+    found = made(tokens, targets)
+    found.backward()
+    close(found, wanted)
+    close(made(tokens), plain(tokens))
+    same_gradients(gradients(made), gradients(plain))
+
+
+def test_logits_of_two_tensors_are_refused() -> None:
+    text = """
+    model m(tokens: token[batch, time]) -> [batch, time, 97] {
+      x = tokens -> embedding(97, 8)
+      return (x -> linear(97)) + (x -> sigmoid -> linear(97))
+    }
+    """
+    with pytest.raises(ArchError, match="not made position by position from one tensor"):
+        module(spec(text), "loss")

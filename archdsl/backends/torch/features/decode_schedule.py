@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from archdsl.diagnostics import ArchError, error
+from archdsl.diagnostics.source import Span
 from archdsl.ir.dims import Num, expr_text
 from archdsl.ir.graph import (
     Block,
@@ -109,8 +110,9 @@ def windows(block: Block) -> dict[OpNode, Num | None]:
     return {n: seen[1] if seen is not None else None for n, seen in found}
 
 
-def refuse(message: str) -> ArchError:
-    return error("E0504", message, help="compile it without `generate`; `--to onnx --decode` may take it step by step")
+def refuse(message: str, span: Span | None = None) -> ArchError:
+    help_ = "compile it without `generate`; `--to onnx --decode` may take it step by step"
+    return error("E0504", message, span, help=help_)
 
 
 def nodes_within(graph: Graph) -> Iterator[Node]:
@@ -444,7 +446,11 @@ class Assigner:
         axes = [a for a, d in enumerate(flat.shape) if has(d, self.plan.time)]
         moving = [(n, i) for n, i in self.readers.get(flat, ()) if not self.is_placed(n)]
         pairs = [n for n, _ in self.readers.get(flat, ()) if self.is_placed(n) and self.flat_role(n) is Role.PAIRS]
-        if (moving and pairs) or any(not (isinstance(n, FlatOp) and n.node.op.by_rows) for n in pairs):
+        for node in pairs:
+            if not (isinstance(node, FlatOp) and node.node.op.by_rows):
+                span = node.node.span if isinstance(node, FlatOp) else None
+                raise refuse("a PyTorch step pairs queries with keys by `mask` and `position` alone", span)
+        if moving and pairs:
             name = f" `{value.name}`" if value.name else ""
             raise refuse(f"the table{name} is read at the new positions and at those of keys")
         if pairs:
