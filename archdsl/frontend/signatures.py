@@ -344,12 +344,12 @@ def _bind_axes(
     shape: list[Num] = []
     for dim, axes in signature.axes(param, value, span):
         named = isinstance(dim, ast.Name) and dim.id not in scope.vars and "." not in dim.id
-        known = scope.frame.axes.get(dim.id) if isinstance(dim, ast.Name) and bind is not None else None
+        known = scope.vars.get(dim.id) if isinstance(dim, ast.Name) and bind is not None else None
         if isinstance(dim, ast.Name) and bind is not None and dim.id in bind:
             named = False  # it names an axis already: that others are equal is still to be seen
         for i in axes:
             size = value.shape[i]
-            if known is not None and known.value == size.value:
+            if isinstance(known, Num) and isinstance(known.expr, Var) and known.value == size.value:
                 shape.append(known.at(size.origin))
                 continue
             name = dim.id if named and isinstance(dim, ast.Name) else f"{param.name}.{i}"

@@ -136,6 +136,12 @@ PUBLISHED = {
     "mamba:mamba_790m": 793_204_224,
     "mamba:mamba_1_4b": 1_372_178_432,
     "mamba:mamba_2_8b": 2_768_345_600,
+    # The paper's formula: 2 D V + 4 D + L D (12 D + 2 (ranks of decay, rate, value and gate) + 19) - (2 D rank of value
+    # + D), which for the World checkpoints gives these.
+    "rwkv7:rwkv7_0_1b": 191_034_624,
+    "rwkv7:rwkv7_0_4b": 450_767_872,
+    "rwkv7:rwkv7_1_5b": 1_527_404_544,
+    "rwkv7:rwkv7_2_9b": 2_947_735_040,
     # A layer has message passing (2 width² + width), the mixer of Mamba (6 width² for its ends; 192 channels of 16
     # rates, a skip, 4 + 1 of the convolution, 6 + 32 selected, 6 + 1 of the step), a feed-forward (4 width² + 3 width)
     # and three norms.
@@ -508,6 +514,62 @@ def test_noise_chooses_other_experts_in_training_alone() -> None:
         if isinstance(part, nn.Dropout):
             part.p = 0.0
     assert not torch.equal(gate.train()(x), gate(x))
+
+
+# --- RWKV-7 -----------------------------------------------------------------------------------------------------------
+
+
+def rwkv7(w: Weights, tokens: Tensor) -> Tensor:
+    """Position by position and head by head, the state being times a matrix as in equation 17."""
+
+    def norm(name: str, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"])
+
+    def low_rank(name: str, x: Tensor, act: Callable[[Tensor], Tensor] = lambda x: x) -> Tensor:
+        return linear(w, f"{name}.up", act(linear(w, f"{name}.down", x)))
+
+    def mixing(b: str, x: Tensor, first: Tensor | None) -> tuple[Tensor, Tensor]:
+        before = torch.cat((torch.zeros_like(x[:, :1]), x[:, :-1]), dim=1)
+        xr, xw, xk, xv, xa, xg = (torch.lerp(x, before, mix) for mix in w[f"{b}.mix"])
+        r, k, v = linear(w, f"{b}.r", xr), linear(w, f"{b}.k", xk), linear(w, f"{b}.v", xv)
+        decay = torch.exp(-math.exp(-0.5) * torch.sigmoid(low_rank(f"{b}.decay", xw, torch.tanh)))
+        rate, gate = torch.sigmoid(low_rank(f"{b}.rate", xa)), low_rank(f"{b}.gate", xg, torch.sigmoid)
+        if first is not None:
+            v = torch.lerp(v, first, torch.sigmoid(low_rank(f"{b}.value", xv)))
+        removed = k * w[f"{b}.removal"]
+        k = k * torch.lerp(torch.ones_like(rate), rate, w[f"{b}.replacement"])
+        found = torch.zeros_like(x)
+        for row in range(len(x)):
+            for head in range(2):
+                own, state = slice(8 * head, 8 * head + 8), torch.zeros(8, 8)
+                for t in range(x.shape[1]):
+                    unit = F.normalize(removed[row, t, own], dim=0)
+                    state = state @ (decay[row, t, own].diag() - torch.outer(unit, rate[row, t, own] * unit))
+                    state = state + torch.outer(v[row, t, own], k[row, t, own])
+                    read = F.layer_norm(state @ r[row, t, own], (8,), eps=64e-5)
+                    read = read * w[f"{b}.norm.weight"][own] + w[f"{b}.norm.bias"][own]
+                    bonus = (r[row, t, own] * w[f"{b}.bonus"][head] * k[row, t, own]).sum()
+                    found[row, t, own] = read + bonus * v[row, t, own]
+        return linear(w, f"{b}.out", gate * found), v if first is None else first
+
+    x, first = norm("embedding_norm", w["token_embedding.weight"][tokens]), None
+    for i in range(3):
+        b = f"blocks.{i}"
+        y, first = mixing(f"{b}.attention", norm(f"{b}.attention_norm", x), first)
+        x = x + y
+        h = norm(f"{b}.ffn_norm", x)
+        before = torch.cat((torch.zeros_like(h[:, :1]), h[:, :-1]), dim=1)
+        h = linear(w, f"{b}.ffn.up", torch.lerp(h, before, w[f"{b}.ffn.mix"]))
+        x = x + linear(w, f"{b}.ffn.down", torch.relu(h) ** 2)
+    return linear(w, "head", norm("norm", x))
+
+
+def test_rwkv7_corrects_its_state_position_by_position() -> None:
+    module = zoo.module("rwkv7:rwkv7_0_1b").eval()
+    weights = weights_of(module)
+    x = tokens(torch.Generator().manual_seed(1), 9)
+    with torch.no_grad():
+        close(module(x), rwkv7(weights, x))
 
 
 # --- Graph-Mamba ------------------------------------------------------------------------------------------------------

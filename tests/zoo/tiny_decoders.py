@@ -47,6 +47,19 @@ _SIZES: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
         {"layers": 2, "width": 32, "state": 8, "vocab": VOCAB, "context": 64},
         tuple(f"mamba_{size}" for size in ("130m", "370m", "790m", "1_4b", "2_8b")),
     ),
+    "rwkv7": (
+        {
+            "layers": 3,
+            "width": 16,
+            "head_dim": 8,
+            "decay_rank": 3,
+            "rate_rank": 4,
+            "value_rank": 2,
+            "gate_rank": 5,
+            "vocab": VOCAB,
+        },
+        ("rwkv7_0_1b", "rwkv7_0_4b", "rwkv7_1_5b", "rwkv7_2_9b"),
+    ),
     "graph_mamba": (
         {"layers": 2, "width": 16, "state": 4, "features": 5, "classes": 3},
         ("graph_mamba",),

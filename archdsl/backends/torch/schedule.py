@@ -294,8 +294,14 @@ class Scheduler:
         return list(dict.fromkeys(v for v in found if v not in own))
 
     def start(self, starts: Sequence[Tree], carried: Sequence[Variable]) -> None:
-        """Bind what a loop carries before it begins."""
-        for tree, variable in zip(starts, carried, strict=True):
+        """Bind what a loop carries before it begins: what several begin with last as that which has its name."""
+        begins = Counter(tree.value for tree in starts if isinstance(tree, Read))
+
+        def last(pair: tuple[Tree, Variable]) -> bool:
+            tree, variable = pair
+            return isinstance(tree, Read) and begins[tree.value] > 1 and self.name(tree.value) == self.name(variable)
+
+        for tree, variable in sorted(zip(starts, carried, strict=True), key=last):
             note = ""
             if isinstance(tree, Read) and tree.value in self.pending:
                 note = self.pending[tree.value].note
