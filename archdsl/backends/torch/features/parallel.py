@@ -170,18 +170,24 @@ class Parallel(Section):
             layers.setdefault(layer_of(path)[0], set()).add(layer_of(path)[1])
         plan: dict[str, str] = {}
         of_classes: dict[str, dict[str, str]] = {}
+        apart: list[str] = []
         for path, paths in alike.items():
             styles = {self.styles.get(p, "") for p in paths}
             if len(styles) == 1 and {layer_of(p)[1] for p in paths} == layers[layer_of(paths[0])[0]]:
                 plan |= dict.fromkeys([path], styles.pop()) if styles != {""} else {}
-                continue
-            for p in paths:
-                around, _, part = p.rpartition(".")
-                parts = {f"{other}.{part}" for other, name in classes.items() if name == classes.get(around)}
-                if p in self.styles and {self.styles.get(other) for other in parts} == {self.styles[p]}:
-                    of_classes.setdefault(classes[around], {})[part] = self.styles[p]
-                elif p in self.styles:
-                    plan[p] = self.styles[p]
+            else:
+                apart += [p for p in paths if p in self.styles]
+        for path in apart:
+            around, _, part = path.rpartition(".")
+            parts = {f"{other}.{part}" for other, name in classes.items() if name == classes.get(around)}
+            also = {starred(p) for p in parts} & plan.keys()  # of the class, too: it is said once
+            if {self.styles.get(p) for p in parts} == {self.styles[path]} and parts >= {
+                p for a in also for p in alike[a]
+            }:
+                of_classes.setdefault(classes[around], {})[part] = self.styles[path]
+                plan = {p: style for p, style in plan.items() if p not in also}
+            else:
+                plan[path] = self.styles[path]
         return plan, of_classes
 
     def _modules(self, unrolled: Unrolled) -> Iterator[tuple[str, str]]:
