@@ -344,13 +344,13 @@ def _bind_axes(
     shape: list[Num] = []
     for dim, axes in signature.axes(param, value, span):
         named = isinstance(dim, ast.Name) and dim.id not in scope.vars and "." not in dim.id
-        known = scope.vars.get(dim.id) if isinstance(dim, ast.Name) and bind is not None else None
+        known = scope.frame.axes.get(dim.id) if isinstance(dim, ast.Name) and bind is not None else None
         if isinstance(dim, ast.Name) and bind is not None and dim.id in bind:
             named = False  # it names an axis already: that others are equal is still to be seen
         for i in axes:
             size = value.shape[i]
-            if isinstance(known, Num) and isinstance(known.expr, Var) and known.value == size.value:
-                shape.append(known.at(size.origin))
+            if isinstance(dim, ast.Name) and bind is not None and known is not None and bind.get(dim.id) == size.expr:
+                shape.append(known.at(size.origin))  # the same to the letter, whatever the numbers are
                 continue
             name = dim.id if named and isinstance(dim, ast.Name) else f"{param.name}.{i}"
             if bind is not None:
