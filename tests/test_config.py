@@ -71,7 +71,7 @@ BODIES = {
     "a kernel that is even": ("n = 4", "return x -> conv1d(8, kernel: n)", ["(n - 1) % 2 != 0"]),
     "groups": ("n = 2", "return x -> conv1d(8, kernel: 3, groups: n)", ["8 % n == 0"]),
     "a default": ("n = 8", "return x -> fits(hidden: n)", ["n == 8"]),
-    "two axes of one name": ("n = 8, k = 8", "return pair(x -> linear(n), x -> linear(k))", ["n == k"]),
+    "two axes of one name": ("n = 8, k = 8", "return pair(x -> linear(n), x -> linear(k))", ["k == n"]),
     "a block's own default": ("n = 4", "return (x -> linear(n)) -> fixed", ["n == 4"]),
     "one table for two": ("n = 8, k = 8", "y = sdpa(x -> linear(n), x -> linear(n), x, position: rope)\n"
         "return y + sdpa(x -> linear(k), x -> linear(k), x, position: rope)", ["n == k", "n % 2 == 0", "k % 2 == 0"]),
