@@ -37,3 +37,32 @@ def test_blocks_called_like_helpers(name: str, features: list[Name]) -> None:
     source = archdsl.torch_source(text=blocks.replace("NAME", name), features=features)
     defined = Counter(s.name for s in ast.parse(source).body if isinstance(s, ast.ClassDef | ast.FunctionDef))
     assert not [name for name, count in defined.items() if count > 1]
+
+
+APART = {
+    # How one block is used in several ways, and what its classes are called.
+    "by what the spec calls them": (
+        "x = (x -> map(act: tanh) as decay) + (x -> map(act: sigmoid) as gate)",
+        ["DecayMap", "GateMap"],
+    ),
+    "one has several names": (
+        "x = (x -> map(act: tanh) as decay) + (x -> map(act: gelu) as p) + (x -> map(act: gelu) as q)",
+        ["DecayMap", "Map"],
+    ),
+    "by who alone has them": ("x = x -> map(act: tanh) -> reader", ["Map", "ReaderMap"]),
+    "by number": ("x = x -> map(act: tanh) -> map(act: gelu)", ["Map", "Map2"]),
+}
+
+
+@pytest.mark.parametrize("how", APART)
+def test_classes_of_one_block_are_told_apart(how: str) -> None:
+    body, wanted = APART[how]
+    text = f"""
+    block map(act: block)(x: [batch, time, width]) -> [batch, time, width] {{ return x -> linear(width) -> act }}
+    block reader(x: [batch, time, width]) -> [batch, time, width] {{ return x -> map(act: gelu) }}
+    model m(width = 8)(x: [batch, time, width]) -> [batch, time, width] {{
+      {body}
+      return x
+    }}"""
+    source = archdsl.torch_source(text=text)
+    assert [s.name for s in ast.parse(source).body if isinstance(s, ast.ClassDef) and "Map" in s.name] == wanted

@@ -467,8 +467,11 @@ class Classes:
             self.root_class += "Model"
         used.add(self.root_class)
         prefixes: dict[ClassGroup | None, str] = {}
+        called: dict[ClassGroup, set[str]] = {group: set() for group in self.groups}
+        for site in (s for c in self.classes.values() for s in c.lowered.sites):
+            called[site.group].add(site.alias)
         for base, groups in reversed(by_name.items()):  # callers first
-            aliases = {g: {s.alias for _, s in g.sites if s.alias} - {g.block.name} for g in groups}
+            aliases = {g: called[g] - {"", g.block.name} for g in groups}
             within = {g: {prefixes.get(caller, "") for caller, _ in g.sites} for g in groups}
 
             def own(group: ClassGroup, names: Mapping[ClassGroup, set[str]]) -> str:

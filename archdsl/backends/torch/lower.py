@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -487,7 +488,8 @@ class Lowering:
             module, group = self.modules.instance(node.instance), self.classes.group(node.block)
             self.lowered.shared.append(ClassUse(group, node.block, node.bind))
         else:
-            made = self.modules.made(node.step or node.block, node.bind, node.alias)
+            called = "" if re.fullmatch(rf"{node.block.name}(_\d+)?", node.name) else node.name
+            made = self.modules.made(node.step or node.block, node.bind, node.alias or called)
             module, group = self.modules.add(node.name, made), made.site.group
         args, keywords = self.arguments(node, group)
         tree = self.called(node, module, args, keywords)

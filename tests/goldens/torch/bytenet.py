@@ -25,7 +25,7 @@ class Config:
         assert self.depth == 5, f"`forward` is written for this number: compile again with --set: {self}"
 
 
-class ReluBlock(nn.Module):
+class EncoderReluBlock(nn.Module):
     """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution."""
 
     def __init__(self, config: Config, dilation: int, width: int) -> None:
@@ -44,7 +44,7 @@ class ReluBlock(nn.Module):
         return x + self.widen(F.relu(self.layernorm_3(h)))
 
 
-class ReluBlock2(nn.Module):
+class DecoderReluBlock(nn.Module):
     """A residual block of rectified units: half the channels inside, a norm and a rectifier before each convolution."""
 
     def __init__(self, config: Config, dilation: int, width: int) -> None:
@@ -77,11 +77,11 @@ class Bytenet(nn.Module):
             layer
             for _ in range(config.sets)
             for layer in (
-                ReluBlock(config, dilation=1, width=2 * config.inner),
-                ReluBlock(config, dilation=2, width=2 * config.inner),
-                ReluBlock(config, dilation=4, width=2 * config.inner),
-                ReluBlock(config, dilation=8, width=2 * config.inner),
-                ReluBlock(config, dilation=16, width=2 * config.inner),
+                EncoderReluBlock(config, dilation=1, width=2 * config.inner),
+                EncoderReluBlock(config, dilation=2, width=2 * config.inner),
+                EncoderReluBlock(config, dilation=4, width=2 * config.inner),
+                EncoderReluBlock(config, dilation=8, width=2 * config.inner),
+                EncoderReluBlock(config, dilation=16, width=2 * config.inner),
             )
         )
         self.target_embedding = nn.Embedding(config.vocab, 2 * config.inner)
@@ -89,11 +89,11 @@ class Bytenet(nn.Module):
             layer
             for _ in range(config.sets)
             for layer in (
-                ReluBlock2(config, dilation=1, width=2 * config.inner),
-                ReluBlock2(config, dilation=2, width=2 * config.inner),
-                ReluBlock2(config, dilation=4, width=2 * config.inner),
-                ReluBlock2(config, dilation=8, width=2 * config.inner),
-                ReluBlock2(config, dilation=16, width=2 * config.inner),
+                DecoderReluBlock(config, dilation=1, width=2 * config.inner),
+                DecoderReluBlock(config, dilation=2, width=2 * config.inner),
+                DecoderReluBlock(config, dilation=4, width=2 * config.inner),
+                DecoderReluBlock(config, dilation=8, width=2 * config.inner),
+                DecoderReluBlock(config, dilation=16, width=2 * config.inner),
             )
         )
         self.post = nn.Linear(2 * config.inner, config.inner)
