@@ -274,14 +274,14 @@ def _recursion(names: Sequence[str]) -> str:
 
 
 def _block_key(call: BlockCall, frame: BlockBuilder, given: Mapping[str, Any]) -> Hashable:
-    """Equal for applications that make the same block: of tensors, shapes, types and which are one
+    """Equal for applications that make the same block: of tensors, shapes, names of axes, types and which are one
     count."""
     tensors = []
     seen: dict[int, str] = {}
     for name, value in given.items():
         if isinstance(value, Value):
             alias = seen.setdefault(id(value), name)
-            tensors.append((name, alias, tuple(d.value for d in value.shape), value.dtype))
+            tensors.append((name, alias, tuple((d.value, d.expr) for d in value.shape), value.dtype))
     return (
         id(call.declared.node),
         tuple((k, value_key(v)) for k, v in call.template.args.items()),
