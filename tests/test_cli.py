@@ -5,10 +5,8 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -571,18 +569,6 @@ def test_a_full_disk(tmp_path: Path) -> None:
         child = process("estimate", "gpt2", "--json", cwd=tmp_path, stdout=full)
         _, err = child.communicate(timeout=60)
     assert (child.returncode, err) == (2, "archdsl: error: No space left on device\n")
-
-
-@pytest.mark.slow
-def test_a_signal_while_drawing_leaves_nothing(tmp_path: Path) -> None:
-    child = process("init", "gpt2_xl", "-o", "w.safetensors", cwd=tmp_path, stdout=subprocess.PIPE)
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.iterdir()) and child.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=60)
-    assert (child.returncode, err) == (130, "archdsl: interrupted\n")
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- the pages of the back end's errors -------------------------------------------------------------------------------

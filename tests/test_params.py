@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from zoo.sizes import distinct, place
+from zoo.sizes import families, place
 
 import archdsl
 from archdsl import api
@@ -169,7 +169,7 @@ def _agree(model: Model) -> None:
     assert trained == sum(p.numel() for p in module.parameters())
 
 
-@pytest.mark.parametrize("name", distinct())
+@pytest.mark.parametrize("name", families())
 def test_the_zoo_counts_what_it_emits(name: str) -> None:
     """At its full size, but for the layers of DeepNet, which are a thousand."""
     path, model_name = place(name)

@@ -32,6 +32,8 @@ from archdsl.resources import error_page, mapping_files
 
 transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 each_case = pytest.mark.parametrize("name", CASES)
+FIRST = {*{case.kind: name for name, case in reversed(CASES.items())}.values()}
+"""The first model of each type, of which what is exported is compared with transformers, too."""
 
 
 @pytest.fixture(scope="session")
@@ -67,9 +69,8 @@ def test_there_and_back(name: str, folders: Any, tmp_path: Path) -> None:
     assert back.keys() == theirs.keys()
     assert all(torch.equal(back[n], t) for n, t in theirs.items())
     (tmp_path / "again").mkdir()
-    again = import_folder(tmp_path / "back", tmp_path / "again" / "m.arch", check=True)
-    assert again.difference is not None
-    assert again.difference < CASES[name].tolerance
+    again = import_folder(tmp_path / "back", tmp_path / "again" / "m.arch", check=name in FIRST)
+    assert (again.difference or 0) < CASES[name].tolerance
     assert body(tmp_path / "again" / "m.arch") == body(tmp_path / "m.arch")
 
 
