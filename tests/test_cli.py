@@ -71,20 +71,10 @@ def test_check_shows_what_is_wrong(run: Run) -> None:
     assert "wrong.arch:2:" in done.out
 
 
-def test_check_concise(run: Run) -> None:
-    done = run("check", "wrong.arch", "--format", "concise")
-    assert done.status == 1
-    assert re.fullmatch(r"wrong\.arch:2:\d+: error\[E0301\]: .+\n", done.out)
-
-
 def test_check_json_is_one_list(run: Run) -> None:
     assert json.loads(run("check", "tiny.arch", "--format", "json").out) == []
     found = json.loads(run("check", "wrong.arch", "tiny.arch", "--format", "json").out)
     assert [(d["code"], d["file"], d["line"]) for d in found] == [("E0301", "wrong.arch", 2)]
-
-
-def test_check_github(run: Run) -> None:
-    assert run("check", "wrong.arch", "--format", "github").out.startswith("::error file=wrong.arch,line=2,")
 
 
 def test_check_looks_at_every_model_of_a_file(run: Run) -> None:
