@@ -10,6 +10,22 @@ from typer.testing import CliRunner
 
 from archdsl.cli import app
 
+TINY = """\
+block layer(heads) {
+  attention: mha(heads: heads)
+  mask:      causal
+  ffn:       mlp(hidden: 2 * width)
+}
+
+model tiny(layers = 2, heads = 2, width = 16) {
+  vocab:   64
+  context: 16
+  width:   width
+  blocks:  layers * layer(heads: heads)
+  head:    lm
+}
+"""
+
 
 class Done(NamedTuple):
     """The exit status of a command, and what it says on either stream."""

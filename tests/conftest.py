@@ -15,11 +15,13 @@ from pathlib import Path
 
 import pytest
 from cli_tools import Done, Run
+from zoo import sizes
 
 from archdsl.ir import verify
 
 UPDATE = "--update-golden"
 QUICK = "--quick"
+EVERY = "--every"
 TESTS = Path(__file__).parent
 IMPORTED = re.compile(r"^ *(?:from|import) +([\w.]+)(?: +import +(\w+))?", re.MULTILINE)
 BACK_ENDS = {"onnx", "onnx_ir", "onnxruntime", "torch", "transformers"}
@@ -27,6 +29,11 @@ SHOWN = 60
 EACH = 25
 """Tests between two garbage collections after which what is left is looked through no more."""
 FINISHED = itertools.count()
+ESTIMATES = {
+    *("test_fit.py", "test_list.py", "test_needs.py", "test_placement.py", "test_plots.py", "test_reference.py"),
+    *("test_roofline.py", "test_sharding.py", "test_sweep.py"),
+}
+"""Files that load models of the zoo a hundred times for their figures: others verify them."""
 
 verify.enabled = True
 # Tiny tensors gain nothing from threads, and what runs side by side loses by them: PyTorch here and in other processes.
@@ -42,7 +49,12 @@ with suppress(ImportError):  # versions before it did
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(UPDATE, action="store_true", help="write what comes out as the new goldens, instead of comparing")
+    parser.addoption(EVERY, action="store_true", help="families of the zoo that are made of another's layers, too")
     parser.addoption(QUICK, action="store_true", help="only what imports no back end and is not slow")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    sizes.every = config.getoption(EVERY)
 
 
 @cache
@@ -80,6 +92,13 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is None or nextitem.path != item.path or next(FINISHED) % EACH == 0:
         gc.collect()
         gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _verified(request: pytest.FixtureRequest) -> Iterator[None]:
+    verify.enabled = request.path.name not in ESTIMATES
+    yield
+    verify.enabled = True
 
 
 @pytest.fixture

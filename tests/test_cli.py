@@ -5,10 +5,8 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,20 +71,10 @@ def test_check_shows_what_is_wrong(run: Run) -> None:
     assert "wrong.arch:2:" in done.out
 
 
-def test_check_concise(run: Run) -> None:
-    done = run("check", "wrong.arch", "--format", "concise")
-    assert done.status == 1
-    assert re.fullmatch(r"wrong\.arch:2:\d+: error\[E0301\]: .+\n", done.out)
-
-
 def test_check_json_is_one_list(run: Run) -> None:
     assert json.loads(run("check", "tiny.arch", "--format", "json").out) == []
     found = json.loads(run("check", "wrong.arch", "tiny.arch", "--format", "json").out)
     assert [(d["code"], d["file"], d["line"]) for d in found] == [("E0301", "wrong.arch", 2)]
-
-
-def test_check_github(run: Run) -> None:
-    assert run("check", "wrong.arch", "--format", "github").out.startswith("::error file=wrong.arch,line=2,")
 
 
 def test_check_looks_at_every_model_of_a_file(run: Run) -> None:
@@ -571,18 +559,6 @@ def test_a_full_disk(tmp_path: Path) -> None:
         child = process("estimate", "gpt2", "--json", cwd=tmp_path, stdout=full)
         _, err = child.communicate(timeout=60)
     assert (child.returncode, err) == (2, "archdsl: error: No space left on device\n")
-
-
-@pytest.mark.slow
-def test_a_signal_while_drawing_leaves_nothing(tmp_path: Path) -> None:
-    child = process("init", "gpt2_xl", "-o", "w.safetensors", cwd=tmp_path, stdout=subprocess.PIPE)
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.iterdir()) and child.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=60)
-    assert (child.returncode, err) == (130, "archdsl: interrupted\n")
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- the pages of the back end's errors -------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def test_floats_are_compared_as_python_computes_them() -> None:
         made(n=0.2)
 
 
-ZOO = ("gpt2:gpt2", "mixtral:mixtral_8x7b", "t5:t5_base", "mamba:mamba_130m", "tagger:bilstm_tagger")
+ZOO = ("gpt2:gpt2", "mixtral:mixtral_8x7b", "mamba:mamba_130m", "tagger:bilstm_tagger")
 
 
 @pytest.mark.slow

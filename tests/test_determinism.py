@@ -13,8 +13,8 @@ from zoo.sizes import SPECS, families, tables
 import archdsl
 from archdsl import api
 
-# Of the first model of each family, tiny, the texts; of every sixth the graphs with initialized weights, decode steps
-# and all that goes beside.
+# Of the first model of every third family, tiny, the texts; of every sixth the graphs with initialized weights, decode
+# steps and all that goes beside.
 SCRIPT = """
 import hashlib, json, pathlib, sys
 import archdsl
@@ -29,7 +29,7 @@ for i, (name, settings) in enumerate(json.load(open(sys.argv[1])).items()):
     spec = dict(spec=pathlib.Path(sys.argv[2]) / (file + ".arch"), model=model, set=settings, allow_noncausal=True)
     model_text, report = print_model(archdsl.load(**spec)), archdsl.estimate(**spec).model_dump_json()
     told(name, model_text, report, archdsl.torch_source(**spec))
-    if i % 6:
+    if i % 2:
         continue
     folder = pathlib.Path(model)
     try:
@@ -51,14 +51,14 @@ def run(script: str, *arguments: str, seed: str, cwd: Path | None = None) -> str
 @pytest.mark.slow
 def test_the_zoo_is_the_same_in_every_process(tmp_path: Path) -> None:
     wanted = tmp_path / "wanted.json"
-    wanted.write_text(json.dumps({name: tables()[name] for name in families()}))
+    wanted.write_text(json.dumps({name: tables()[name] for name in families()[::3]}))
     told = []
     for seed in ("0", "4242"):
         folder = tmp_path / seed
         folder.mkdir()
         told.append(run(SCRIPT, str(wanted), str(SPECS), seed=seed, cwd=folder))
     assert told[0] == told[1]
-    assert told[0].count("\n") >= len(families()) + 2 * (len(families()) // 6)
+    assert told[0].count("\n") >= len(families()) // 3 + 2 * (len(families()) // 6)
 
 
 @pytest.mark.slow

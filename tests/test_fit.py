@@ -6,7 +6,7 @@ from math import log
 from typing import Any
 
 import pytest
-from cli_tools import run
+from cli_tools import TINY, run
 
 import archdsl
 from archdsl.estimates.fit import Workload, fit, period
@@ -15,21 +15,6 @@ from archdsl.estimates.mesh import parse_mesh
 from archdsl.estimates.needs import needs
 from archdsl.estimates.sharding import Step, StepPlan
 
-TINY = """\
-block layer(heads) {
-  attention: mha(heads: heads)
-  mask:      causal
-  ffn:       mlp(hidden: 2 * width)
-}
-
-model tiny(layers = 2, heads = 2, width = 16) {
-  vocab:   64
-  context: 16
-  width:   width
-  blocks:  layers * layer(heads: heads)
-  head:    lm
-}
-"""
 # Layers come in threes.
 THREES = TINY.replace("  blocks:", '  assert layers % 3 == 0, "in threes"\n  blocks:').replace(
     "layers = 2", "layers = 3"

@@ -49,11 +49,6 @@ def emitted(name: str) -> str:
     return archdsl.torch_source(name)
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_golden(name: str, golden: Callable[[Path, str], None]) -> None:
-    golden(GOLDENS / f"{name}.py", emitted(name))
-
-
 SECTIONS = {
     "generate": ("llama3", "mistral_7b", "deepseek_v3", "mamba_130m", "lstm_lm_small", "t5_base"),
     "parallel": ("llama3", "deepseek_v3"),
@@ -72,12 +67,9 @@ def test_no_golden_is_left_over() -> None:
     assert {path.stem for path in GOLDENS.glob("*.py")} == set(KEPT)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ZOO)
-def test_code_is_clean(name: str) -> None:
-    """It needs PyTorch alone, fits into lines, has no module that does nothing, and asks in no `forward` how the model
-    is configured."""
-    source = emitted(name)
+def clean(source: str, folder: Path) -> None:
+    """It needs PyTorch alone, fits into lines, has no module that does nothing, asks in no `forward` how the model is
+    configured, and ruff has nothing to say."""
     assert [i for i, line in enumerate(source.splitlines(), 1) if len(line) > 120] == []
     assert not re.search(r"Identity|Dropout\(0(\.0)?\)", source)
     for node in ast.walk(ast.parse(source)):
@@ -88,18 +80,16 @@ def test_code_is_clean(name: str) -> None:
             for asked in ast.walk(node):
                 if isinstance(asked, ast.If | ast.IfExp):
                     assert "config" not in ast.unparse(asked.test), f"line {asked.lineno}"
-
-
-@pytest.mark.slow
-def test_ruff_has_nothing_to_say(tmp_path: Path) -> None:
-    for name in ZOO:
-        (tmp_path / f"{name}.py").write_text(emitted(name), encoding="utf-8")
+    (folder / "emitted.py").write_text(source, encoding="utf-8")
     for arguments in (["check", "--select", ",".join(RULES)], ["format", "--check", "--config", "line-length = 120"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "ruff", *arguments, "--isolated", "--no-cache", "."],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, "-m", "ruff", *arguments, "--isolated", "--no-cache", "."]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", [*KEPT, *(pytest.param(n, marks=pytest.mark.slow) for n in ZOO if n not in KEPT)])
+def test_code(name: str, golden: Callable[[Path, str], None], tmp_path: Path) -> None:
+    source = emitted(name)
+    if name in KEPT:
+        golden(GOLDENS / f"{name}.py", source)
+    clean(source, tmp_path)

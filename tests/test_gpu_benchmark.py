@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -9,37 +10,6 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "gpu.py"
-
-
-def ran(out: Path, *more: str, packages: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), "--device", "cpu", "--tiny", "--out", str(out), *more]
-    env = os.environ | ({} if packages is None else {"PYTHONPATH": str(packages)})
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
-
-
-@pytest.mark.slow
-def test_every_cell_runs(tmp_path: Path) -> None:
-    done = ran(tmp_path, "--here")
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    reports = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
-    assert {r["status"] for r in reports.values()} == {"ok"}
-    assert all(r["machine"]["torch"] and r["figures"] for r in reports.values())
-    table = (tmp_path / "summary.md").read_text()
-    assert all(f"| {name} |" in table for name in reports)
-
-
-@pytest.mark.slow
-def test_a_second_call_goes_on_and_time_runs_out(tmp_path: Path) -> None:
-    """A cell that is done is left as it is, one that failed is tried again, and without time none begins."""
-    old = {"cell": "parity-float32", "status": "ok", "seconds": 1, "figures": {"kept": 1.0}}
-    (tmp_path / "parity-float32.json").write_text(json.dumps(old))
-    (tmp_path / "prefill-8b.json").write_text(json.dumps(old | {"status": "failed"}))
-    assert ran(tmp_path, "--only", "parity-float32", "prefill-8b").returncode == 0
-    assert json.loads((tmp_path / "parity-float32.json").read_text()) == old
-    assert json.loads((tmp_path / "prefill-8b.json").read_text())["figures"]["eager_milliseconds"] > 0
-    done = ran(tmp_path, "--only", "train-moe", "--minutes", "0.1")
-    assert (done.returncode, "no time is left" in done.stdout) == (1, True)
-    assert not (tmp_path / "train-moe.json").exists()
 
 
 KERNELS = {
@@ -73,12 +43,45 @@ def chunk_simple_gla(q, k, v, g=None, scale=None, initial_state=None, output_fin
 
 
 @pytest.mark.slow
-def test_kernels_of_other_packages_compute_the_same(tmp_path: Path) -> None:
+def test_every_cell_runs(tmp_path: Path) -> None:
+    """And kernels of other packages, where there are any, compute the same."""
+    packages, out = tmp_path / "packages", tmp_path / "out"
     for name, text in KERNELS.items():
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_text(text)
-    done = ran(tmp_path, "--only", "scans", packages=tmp_path)
+        (packages / name).parent.mkdir(parents=True)
+        (packages / name).write_text(text)
+    command = [sys.executable, str(SCRIPT), "--device", "cpu", "--tiny", "--out", str(out), "--here"]
+    env = os.environ | {"PYTHONPATH": str(packages)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    figures = json.loads((tmp_path / "scans.json").read_text())["figures"]
+    reports = {path.stem: json.loads(path.read_text()) for path in out.glob("*.json")}
+    assert {r["status"] for r in reports.values()} == {"ok"}
+    assert all(r["machine"]["torch"] and r["figures"] for r in reports.values())
+    table = (out / "summary.md").read_text()
+    assert all(f"| {name} |" in table for name in reports)
+    figures = reports["scans"]["figures"]
     assert figures["mamba-ssm"]["distance"] < 1e-5
     assert figures["fla"]["distance"] < 1e-5
+
+
+@pytest.mark.slow
+def test_a_second_call_goes_on_and_time_runs_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A cell that is done is left as it is, one that failed is tried again, and without time none begins."""
+
+    def ended(*more: str) -> int:
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--device", "cpu", "--tiny", "--out", str(tmp_path), *more])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(SCRIPT), run_name="__main__")
+        return int(end.value.code or 0)
+
+    old = {"cell": "parity-float32", "status": "ok", "seconds": 1, "figures": {"kept": 1.0}}
+    (tmp_path / "parity-float32.json").write_text(json.dumps(old))
+    (tmp_path / "prefill-8b.json").write_text(json.dumps(old | {"status": "failed"}))
+    assert ended("--only", "parity-float32", "prefill-8b") == 0
+    assert json.loads((tmp_path / "parity-float32.json").read_text()) == old
+    assert json.loads((tmp_path / "prefill-8b.json").read_text())["figures"]["eager_milliseconds"] > 0
+    capsys.readouterr()
+    assert ended("--only", "train-moe", "--minutes", "0.1") == 1
+    assert "no time is left" in capsys.readouterr().out
+    assert not (tmp_path / "train-moe.json").exists()

@@ -218,8 +218,7 @@ def test_defaults_agree_with_torch(spec: str) -> None:
 @pytest.mark.parametrize("name", families())
 def test_a_model_of_the_zoo_is_initialized_after_the_meta_device(name: str) -> None:
     """Every weight and buffer is what it is in a module built plainly, and drawn by the law of `archdsl init`."""
-    path, model = tiny.place(name)
-    made = load_source(torch_source(path, model=model, set=tiny.tables()[name]))
+    made = tiny.compiled(name)
     plain = made()
     assert different(made, plain) == []
     ours = drawn(tiny.graph(name))

@@ -4,6 +4,7 @@ import pytest
 from torch_versions import since
 
 from archdsl import api
+from archdsl.backends.torch import emit
 from archdsl.ir.weights import weights
 
 HEAD = """
@@ -56,7 +57,7 @@ def test_another_config_is_the_spec_with_it_or_refused(name: str) -> None:
     from archdsl.run.load import load_source
 
     text = f"{HEAD}model m(width = 8, n = 3, k = 2){INPUT} {{ {LOOPS[name]}\n return x }}"
-    cls = load_source(api.torch_source(text=text))
+    cls = load_source(emit(api.load(text=text)))
     config = __import__(cls.__module__).Config
     equal = 0
     for other in ({"width": 6}, {"n": 1}, {"n": 4}, {"k": 1}, {"k": 3}, {"n": 2, "k": 4}):
@@ -77,7 +78,7 @@ def test_the_emitted_module_follows_its_config() -> None:
     from archdsl.run.load import load_source
 
     text = f"model m(width = 8){INPUT} {{ for h in [4, width // 2] {{ x = x -> mlp(hidden: h) as f }} return x }}"
-    cls = load_source(api.torch_source(text=text))
+    cls = load_source(emit(api.load(text=text)))
     config = __import__(cls.__module__).Config(width=16)
     assert cls(config).f[0].up.weight.shape == (4, 16)
     assert cls(config).f[1].up.weight.shape == (8, 16)
@@ -139,7 +140,7 @@ def test_buffers_of_a_loop_are_exported(name: str) -> None:
 def test_a_count_that_is_written_out_is_refused_where_it_changes(body: str, n: int) -> None:
     from archdsl.run.load import load_source
 
-    cls = load_source(api.torch_source(text=f"model m(width = 8, n = {n}){INPUT} {{ {body}\n return x }}"))
+    cls = load_source(emit(api.load(text=f"model m(width = 8, n = {n}){INPUT} {{ {body}\n return x }}")))
     config = __import__(cls.__module__).Config
     assert sum(p.numel() for p in cls(config(width=16)).parameters()) > sum(p.numel() for p in cls().parameters())
     with pytest.raises(AssertionError, match="is written for this number"):

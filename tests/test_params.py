@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from zoo.sizes import distinct, place
+from odd_specs import ODD
+from zoo.sizes import families, place
 
 import archdsl
 from archdsl import api
@@ -45,115 +46,6 @@ RATIOS = {
 }
 
 
-# What is rare in the zoo: loops of every kind, shared blocks, raw weights, experts, recurrences, two graphs of one
-# set of weights.
-ODD = {
-    "two applications a turn": """
-        model m(width = 8)(x: [batch, time, width]) {
-          for i in 3 {
-            x += x -> linear(width)
-            x += x -> layernorm -> linear(width) as second
-          }
-        }""",
-    "alternating bodies": """
-        block a(x: [..., width]) { x += x -> linear(width) }
-        block b(x: [..., width]) { x += x -> layernorm -> linear(width, bias: false) }
-        model m(width = 8)(x: [batch, time, width]) { for layer in 2 * (a + b) + a { x = x -> layer } }""",
-    "raw weights in a loop": """
-        model m(width = 8)(x: [batch, time, width]) {
-          for i in 2 {
-            param gain: [width] = ones
-            x = x * gain
-          }
-        }""",
-    "a let of each turn": """
-        model m(width = 8)(x: [batch, time, width]) {
-          for i in 3 {
-            let wide = width * 2 ** i
-            x = x -> linear(wide) -> linear(width)
-          }
-        }""",
-    "a size named in each turn": """
-        model m(width = 8)(x: [batch, time, width]) {
-          for i in 3 {
-            y = x -> linear(width * 2 ** i) : [batch, time, wide]
-            x = y -> linear(wide) -> linear(width)
-          }
-        }""",
-    "a part of a scan that is prepared": """
-        block unit(hidden)(h: [batch, hidden], fixed: [batch, hidden]) -> [batch, hidden] {
-          return (h -> linear(hidden) as a) + (fixed -> linear(hidden) as b)
-        }
-        model m(width = 8)(x: [batch, time, width], fixed: [batch, width]) {
-          y = scan h: [batch, width] = 0 for x_t in x {
-            h = unit(hidden: width)(x_t + h, fixed)
-            emit h
-          }
-          return y
-        }""",
-    "shared in a loop and after it": """
-        model m(width = 8)(x: [batch, time, width]) {
-          let f = shared(mlp(hidden: 16))
-          for i in 3 { x += x -> f }
-          x += x -> f
-        }""",
-    "shared in a repeated block": """
-        block twice(x: [..., width]) {
-          let f = shared(mlp(hidden: 16))
-          x += x -> f
-          x += x -> f
-        }
-        model m(width = 8)(x: [batch, time, width]) { for layer in 2 * twice { x = x -> layer } }""",
-    "tied": """
-        model m(width = 8)(tokens: token[batch, time]) {
-          let words = shared(embedding(32, width))
-          return tokens -> words -> layernorm -> unembed(words)
-        }""",
-    "training": """
-        model m(width = 8)(x: [batch, time, width]) {
-          if training { x = x -> linear(width) as noisy } else { x = x -> linear(width) as quiet }
-        }""",
-    "scan": """
-        model m(width = 8)(x: [batch, time, width]) {
-          y = scan h: [batch, width] = 0 for x_t in x {
-            h = tanh((x_t -> linear(width) as input) + (h -> linear(width) as state))
-            emit h
-          }
-          return y
-        }""",
-    "experts": """
-        model m(width = 8)(x: [batch, time, width]) {
-          for layer in 2 * moe(experts: 4, top_k: 2, expert: mlp(hidden: 16), shared: swiglu(hidden: 16)) { x += x ->
-          layer } }""",
-    "comprehension": """
-        block a(hidden)(x: [..., width]) { x += x -> mlp(hidden: hidden) }
-        model m(width = 8)(x: [batch, time, width]) {
-          for layer in [a(hidden: 8 * (i + 1)) for i in 3] { x = x -> layer as blocks }
-        }""",
-    "recurrences and buffers": """
-        model m(width = 8)(x: [batch, time, width]) {
-          x = x -> gru(width) as a -> lstm(width) as b -> batchnorm -> conv1d(width, kernel: 3, padding: causal)
-          return x -> bidirectional(gru(width // 2))
-        }""",
-    "collected": """
-        block a(x: [..., width]) { x += x -> linear(width) }
-        model m(width = 8)(x: [batch, time, width]) {
-          skips = for layer in 3 * a {
-            x = x -> layer
-            emit x
-          }
-          return skips[0] + skips[2]
-        }""",
-    "a table a layer": """
-        block layer { attention: mha(heads: 2) position: relative_bias(buckets: 8, max_distance: 16) ffn: mlp(hidden: 8)
-        } model m { vocab: 32 context: 16 width: 8 blocks: 2 * layer head: lm(tied: true) position: learned }""",
-    "one table for all": """
-        let bias = shared(relative_bias(buckets: 8, max_distance: 16))
-        block layer { attention: mha(heads: 2) position: bias ffn: mlp(hidden: 8) }
-        model m { vocab: 32 context: 16 width: 8 blocks: 2 * layer head: lm }""",
-}  # fmt: skip
-
-
 def _params(spec: str | Path | None = None, *, text: str | None = None, model: str | None = None) -> Params:
     return archdsl.estimate(spec, text=text, model=model, allow_noncausal=True).params
 
@@ -169,7 +61,7 @@ def _agree(model: Model) -> None:
     assert trained == sum(p.numel() for p in module.parameters())
 
 
-@pytest.mark.parametrize("name", distinct())
+@pytest.mark.parametrize("name", families())
 def test_the_zoo_counts_what_it_emits(name: str) -> None:
     """At its full size, but for the layers of DeepNet, which are a thousand."""
     path, model_name = place(name)

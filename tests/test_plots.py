@@ -6,34 +6,18 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from cli_tools import run
+from cli_tools import TINY, run
 
 import archdsl
 from archdsl.report import plots
 
 pytestmark = pytest.mark.slow  # drawing takes matplotlib seconds to begin
 
-SPEC = """\
-block layer(heads) {
-  attention: mha(heads: heads)
-  mask:      causal
-  ffn:       mlp(hidden: 2 * width)
-}
-
-model tiny(layers = 2, heads = 2, width = 16) {
-  vocab:   64
-  context: 16
-  width:   width
-  blocks:  layers * layer(heads: heads)
-  head:    lm
-}
-"""
-
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("tiny.arch").write_text(SPEC)
+    Path("tiny.arch").write_text(TINY)
 
 
 def said(path: str) -> list[str]:
@@ -88,7 +72,7 @@ def test_a_page_has_every_number() -> None:
 @pytest.mark.parametrize("kind", [".svg", ".html"])
 def test_names_are_text(kind: str) -> None:
     name = "<script>alert(1)<&$x^2$>.arch".replace("/", "")
-    Path(name).write_text(SPEC)
+    Path(name).write_text(TINY)
     for arguments in (("estimate", name), ("sweep", name, "--set", "layers=1,2")):
         assert run(*arguments, "--plot", f"a{kind}")[0] == 0
         text = Path(f"a{kind}").read_text()

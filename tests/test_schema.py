@@ -8,27 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_tools import TINY
 from typer.testing import CliRunner
 
 from archdsl.cli import app
 from archdsl.report.schemas import REPORTS, schema
 
 GOLDENS = Path(__file__).parent / "goldens" / "schema"
-SPEC = """\
-block layer(heads) {
-  attention: mha(heads: heads)
-  mask:      causal & window(4)
-  ffn:       moe(experts: 4, top_k: 2, expert: mlp(hidden: 2 * width))
-}
-
-model tiny(layers = 2, heads = 2, width = 16) {
-  vocab:   64
-  context: 16
-  width:   width
-  blocks:  layers * layer(heads: heads)
-  head:    lm
-}
-"""
+SPEC = TINY.replace("causal", "causal & window(4)").replace(
+    "mlp(hidden: 2 * width)", "moe(experts: 4, top_k: 2, expert: mlp(hidden: 2 * width))"
+)
 PRINTED = [
     ("check", "tiny.arch", "--format", "json"),
     ("check", "wrong.arch", "--format", "json"),

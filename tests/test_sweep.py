@@ -8,36 +8,23 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from cli_tools import run
+from cli_tools import TINY, run
 
 import archdsl
 from archdsl.estimates.flops import estimate
 from archdsl.estimates.sweep import MAX_POINTS, sweep
 from archdsl.report import plots
 
-TINY = """\
-block layer(heads) {
-  attention: mha(heads: heads)
-  mask:      causal
-  ffn:       mlp(hidden: 2 * width)
-}
-
-model tiny(layers = 2, heads = 2, width = 16, rate = 0.0, deep = false) {
-  vocab:   64
-  context: 16
-  width:   width
-  dropout: rate
-  blocks:  layers * layer(heads: heads)
-  head:    lm
-}
-"""
+SPEC = TINY.replace("width = 16)", "width = 16, rate = 0.0, deep = false)").replace(
+    "  blocks:", "  dropout: rate\n  blocks:"
+)
 
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     path = Path("tiny.arch")
-    path.write_text(TINY)
+    path.write_text(SPEC)
     return path
 
 
@@ -142,7 +129,7 @@ def test_a_length_that_the_model_refuses_leaves_parameters(tiny: Path) -> None:
     assert row.parameters == archdsl.estimate(tiny, set={"layers": 1}).params.total
 
 
-@pytest.mark.parametrize("text", [TINY.replace("mlp(", "mpl("), TINY + "}", TINY.replace("layers =", "depth =")])
+@pytest.mark.parametrize("text", [SPEC.replace("mlp(", "mpl("), SPEC + "}", SPEC.replace("layers =", "depth =")])
 def test_what_no_setting_cures_is_an_error(text: str) -> None:
     with pytest.raises(archdsl.ArchError):
         sweep(text=text, set={"layers": "1..3"})

@@ -108,10 +108,6 @@ def load(module: nn.Module, values: Mapping[str, Tensor]) -> None:
 # --- transforms -----------------------------------------------------------------------------------------------------
 
 
-def thirds(t: Tensor) -> tuple[Tensor, ...]:
-    return t.chunk(3)
-
-
 def by_head(heads: int, parts: int = 3) -> Transform:
     """Rows packed as (heads, parts, head_dim): q, k and v of one head together."""
 
@@ -122,13 +118,7 @@ def by_head(heads: int, parts: int = 3) -> Transform:
     return split
 
 
-def rows(*sizes: int) -> Transform:
-    """Rows of several matrices, one behind the other."""
-    return lambda t: t.split(sizes)
-
-
 TRANSFORMS: dict[str, Transform] = {
-    "thirds": thirds,
     # Matrices stored (inputs, outputs); a bias is left as it is.
     "conv": lambda t: t.t() if t.dim() == 2 else t,
     "t_thirds": lambda t: tuple(p.t() for p in t.chunk(3, dim=-1)) if t.dim() == 2 else t.chunk(3),
@@ -136,6 +126,4 @@ TRANSFORMS: dict[str, Transform] = {
     "gate_up": lambda t: t.chunk(2, dim=1),
     "flat": lambda t: t.flatten(),
     "squeeze": lambda t: t.squeeze(-1),
-    # Norms that multiply by 1 + weight.
-    "plus_one": lambda t: 1 + t,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -16,28 +15,30 @@ from zoo import tiny
 import archdsl
 from parity.cases import CASES as OWN
 from parity.cases import Case
+from parity.checks import (
+    GRADIENT_TOLERANCE,
+    TOLERANCE,
+    close_in_bfloat16,
+    compiles_as_one_graph,
+    distance,
+    exports_with_free_axes,
+    objective,
+    results,
+)
 from parity.mapping import carried, load, their_tensors
 from parity.zoo_cases import ZOO
 
 pytestmark = pytest.mark.slow
 
-TOLERANCE = 1e-5
-"""Of results, relative to their largest; float32 rounding alone reaches 1e-6."""
-GRADIENT_TOLERANCE = 1e-4
-BFLOAT16_TOLERANCE = 0.05
-"""Relative, over the whole result. A router may choose another expert for a rounded token: then ten times that."""
 SILENT = (r"key\.bias$", r"k_proj\.bias$", r"linear_k\.bias$", r"expert_\d+\.")
 """What may have no gradient: a softmax is blind to biases of keys, and an expert may not be chosen."""
 
 CASES = OWN | ZOO
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-EXPORTED = (
-    *("gpt2:gpt2", "gemma2", "deepseek_v3:deepseek_v3", "bert:bert_base", "deberta", "xlnet:xlnet_large"),
-    *("t5:t5_base", "mamba2", "clip", "swin", "conformer"),
-)
+EXPORTED = ("gpt2:gpt2", "deepseek_v3:deepseek_v3", "bert:bert_base", "xlnet:xlnet_large", "t5:t5_base", "conformer")
 """One of each way of attending and of carrying a state: an export takes seconds."""
-COMPILED = ("t5:t5_base", "switch:switch_base_8", "gpt_oss", "qwen3_next", "recurrent_gemma", "rwkv")
-"""What is like none that is exported, whose tracing fails at the same, and like no decoder of test_compile.py."""
+COMPILED = ("t5:t5_base", "switch:switch_base_8")
+"""What is like no decoder of test_compile.py."""
 FLOAT32 = {name: case for name, case in CASES.items() if not case.double}
 each_in_float32 = pytest.mark.parametrize("case", FLOAT32.values(), ids=FLOAT32)
 
@@ -66,27 +67,11 @@ def inputs(case: Case, seed: int = 1) -> tuple[dict[str, Any], tuple[Tensor, ...
     return case.inputs(torch.Generator().manual_seed(seed))
 
 
-def results(module: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    out = module(*arguments)
-    return tuple(out) if isinstance(out, tuple | list) else (out,)
-
-
 def at_tokens(outputs: tuple[Tensor, ...], real: Tensor | None) -> tuple[Tensor, ...]:
     """What stands at a place of padding is nobody's; XLNet's see themselves there."""
     if real is None:
         return outputs
     return tuple(o[real.bool()] if o.shape[:2] == real.shape else o for o in outputs)
-
-
-def objective(outputs: tuple[Tensor, ...]) -> Tensor:
-    """A loss that every logit has its own share in."""
-    generator = torch.Generator().manual_seed(2)
-    return torch.stack([(o * torch.randn(o.shape, generator=generator)).mean() for o in outputs]).sum()
-
-
-def distance(ours: Tensor, theirs: Tensor) -> float:
-    with torch.no_grad():
-        return float((ours - theirs).abs().max() / theirs.abs().max())
 
 
 @each_case
@@ -132,49 +117,19 @@ def gradient_errors(case: Case, theirs: dict[str, Tensor], module: nn.Module) ->
 
 @each_in_float32
 def test_bfloat16_is_close_to_float32(case: Case) -> None:
-    module = pair(case)[1]
-    arguments = inputs(case)[1]
-    with torch.no_grad():
-        expected = results(module, arguments)
-    rounded = deepcopy(module).to(torch.bfloat16)
-    found = results(rounded, tuple(a.to(torch.bfloat16) if a.is_floating_point() else a for a in arguments))
-    objective(found).backward()
-    routed = any(".router." in name for name, _ in module.named_parameters())
-    for output, wanted in zip(found, expected, strict=True):
-        assert output.dtype == torch.bfloat16
-        error = float((output.detach().float() - wanted).norm() / wanted.norm())
-        assert error < BFLOAT16_TOLERANCE * (10 if routed else 1)
-    for name, weight in rounded.named_parameters():
-        assert weight.grad is None or weight.grad.isfinite().all(), name
+    close_in_bfloat16(pair(case)[1], inputs(case)[1])
 
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiles_as_one_graph(name: str) -> None:
     case = CASES[name]
-    module = pair(case)[1]
-    arguments = inputs(case)[1]
-    torch._dynamo.reset()
-    with torch.no_grad():
-        expected = results(module, arguments)
-        found = results(torch.compile(module, fullgraph=True, backend="eager"), arguments)
-    for output, wanted in zip(found, expected, strict=True):
-        torch.testing.assert_close(output, wanted, rtol=1e-5, atol=1e-5)
+    compiles_as_one_graph(pair(case)[1], inputs(case)[1])
 
 
 @pytest.mark.parametrize("name", EXPORTED)
 def test_exports_with_free_batch_and_time(name: str) -> None:
     case = CASES[name]
-    module = pair(case)[1]
-    arguments = inputs(case)[1]
-    exported = torch.export.export(module, arguments, dynamic_shapes=free_axes(case, arguments)).module()
-    with torch.no_grad():
-        for other in (arguments, case.resized(arguments)):
-            for output, wanted in zip(results(exported, other), results(module, other), strict=True):
-                torch.testing.assert_close(output, wanted, rtol=1e-4, atol=1e-5)
-
-
-def free_axes(case: Case, arguments: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
-    return tuple(dict.fromkeys(range(min(case.free, a.dim())), torch.export.Dim.AUTO) for a in arguments)
+    exports_with_free_axes(pair(case)[1], inputs(case)[1], case.free)
 
 
 def test_tokens_without_room_are_those_of_the_reference() -> None:

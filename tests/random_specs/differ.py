@@ -14,7 +14,7 @@ import time
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -79,10 +79,14 @@ class Seen:
         self.counts[what] += 1
 
 
-def differ(text: str, seen: Seen | None = None, *, everything: bool = True, tame: str = "") -> None:
-    """Compare all that can be compared of a spec, and with `tame`, the same spec under other names. Raises
-    MismatchError. With `everything` FLOPs are counted too, graphs written for onnxruntime's own operators, sections
-    of the file tried and more than one other Config, which takes more than half of the time."""
+EVERYTHING = frozenset({"flops", "activations", "ort-cpu", "configs", "sections"})
+"""What takes more than half of the time: FLOPs and saved bytes as PyTorch counts them, graphs for onnxruntime's own
+operators, more than one other Config, and the sections that a file may have."""
+
+
+def differ(text: str, seen: Seen | None = None, *, more: Collection[str] = EVERYTHING, tame: str = "") -> None:
+    """Compare a spec with what is emitted, `more` of EVERYTHING too, and with `tame`, the same spec under other names.
+    Raises MismatchError."""
     seen = seen or Seen()
     model = accepted(text)
     module = weighted(model)
@@ -97,16 +101,17 @@ def differ(text: str, seen: Seen | None = None, *, everything: bool = True, tame
         return
     gradients(model, inputs)
     rows(model, inputs, seen)
-    if everything:
+    if "flops" in more:
         flops(model, {**sizes, **{s.name: 16 for s in model.symbols if s.name != "batch"}})
+    if "activations" in more:
         activations(model, module, inputs, seen)
     onnx(model, sizes, "portable", seen)
-    if everything:
+    if "ort-cpu" in more:
         onnx(model, sizes, "ort-cpu", seen)
     causality(model, sizes, seen)
     decoding(model, seen)
-    configs(text, model, sizes, seen, 6 if everything else 1)
-    if everything:
+    configs(text, model, sizes, seen, 6 if "configs" in more else 1)
+    if "sections" in more:
         sections(model, inputs, seen)
     if tame not in ("", text):
         twin(model, accepted(tame), sizes)
@@ -569,10 +574,12 @@ def without_grouped_mm() -> Iterator[None]:
 # --- many of them -----------------------------------------------------------------------------------------------------
 
 
-def failing(text: str, seen: Seen | None = None, *, everything: bool = True, tame: str = "") -> tuple[str, str] | None:
+def failing(
+    text: str, seen: Seen | None = None, *, more: Collection[str] = EVERYTHING, tame: str = ""
+) -> tuple[str, str] | None:
     """What is wrong with a spec and how it is told apart from other failures; None if nothing is."""
     try:
-        differ(text, seen, everything=everything, tame=tame)
+        differ(text, seen, more=more, tame=tame)
     except MismatchError as problem:
         return problem.kind, str(problem)
     except Exception as problem:
@@ -621,7 +628,7 @@ def many(
             nonlocal done
             done += 1
             text = made.text
-            wrong = failing(text, seen, everything=not quick or done % 3 == 0, tame=made.tame)
+            wrong = failing(text, seen, more=() if quick and done % 3 else EVERYTHING, tame=made.tame)
             if wrong is not None and (wrong[0] not in found or len(text) < len(found[wrong[0]][0])):
                 if wrong[0] not in found:
                     report(f"seed {seen.seed}: {wrong[1][:300]}\n{text}")

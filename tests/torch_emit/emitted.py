@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,9 +25,16 @@ def module(
 ) -> nn.Module:
     """A model, or a tiny one of the zoo, with these sections, its weights drawn from one seed."""
     loaded = zoo.graph(model, **more) if isinstance(model, str) else model
+    text = source(loaded, frozenset(sections), checkpoint)
     torch.manual_seed(seed)
-    made: nn.Module = load_source(emit(loaded, Extras(frozenset(sections), checkpoint)))()
+    made: nn.Module = load_source(text)()
     return made
+
+
+@cache
+def source(model: Model, sections: frozenset[Name], checkpoint: Checkpoint) -> str:
+    """The text of a file with sections, its lines as they were made."""
+    return emit(model, Extras(sections, checkpoint))
 
 
 def spec(text: str, **settings: Any) -> Model:

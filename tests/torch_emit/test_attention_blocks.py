@@ -170,22 +170,24 @@ def test_dropout_takes_the_whole_mask() -> None:
     assert not {"mask_of", "BlockMask"} & names_of(made).keys()
 
 
+TURNS = """
+block layer(mask)(x: [batch, time, width]) -> [batch, time, width] {
+  x += x -> layernorm -> mha(heads: 2, mask: mask)
+}
+model turns(width = 32) {
+  vocab:   40
+  context: 512
+  width:   width
+  blocks:  layer(causal) + layer(causal & chunked(16)) + layer(causal & documents)
+  norm:    layernorm
+  head:    lm
+}
+"""
+
+
 def test_layers_of_one_class() -> None:
     """A class whose mask is left out in one layer and not in the next."""
-    text = """
-    block layer(mask)(x: [batch, time, width]) -> [batch, time, width] {
-      x += x -> layernorm -> mha(heads: 2, mask: mask)
-    }
-    model turns(width = 32) {
-      vocab:   40
-      context: 512
-      width:   width
-      blocks:  layer(causal) + layer(causal & chunked(16)) + layer(causal & documents)
-      norm:    layernorm
-      head:    lm
-    }
-    """
-    made = module(spec(text)).eval()
+    made = module(spec(TURNS)).eval()
     assert len({type(layer) for layer in made.blocks}) == 1
     given = inputs_of(made, 140)
     wanted = made(*given)

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 import archdsl
+from archdsl.backends.torch import Extras, emit
 from archdsl.backends.torch.features import Name
 from archdsl.backends.torch.helpers import helper_names
 
@@ -34,7 +35,7 @@ model NAME(layers = 2) {{
 @pytest.mark.parametrize("name", ["hostile", "AllToAll", "Cache", "Float8Linear", "Spans"])
 def test_blocks_called_like_helpers(name: str, features: list[Name]) -> None:
     blocks = SPEC if name == "hostile" else SPEC.replace(name, "other")
-    source = archdsl.torch_source(text=blocks.replace("NAME", name), features=features)
+    source = emit(archdsl.load(text=blocks.replace("NAME", name)), Extras(frozenset(features)))
     defined = Counter(s.name for s in ast.parse(source).body if isinstance(s, ast.ClassDef | ast.FunctionDef))
     assert not [name for name, count in defined.items() if count > 1]
 

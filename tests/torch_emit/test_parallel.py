@@ -24,6 +24,7 @@ from archdsl.diagnostics import ArchError
 from archdsl.estimates.mesh import Mesh, parse_mesh
 from archdsl.estimates.sharding import StepPlan, shard
 from torch_emit import parallel_tools as tools
+from torch_emit.emitted import source
 
 EXAMPLES = tools.EXAMPLES
 SMALL = {"layers": 2, "width": 32, "heads": 4}
@@ -96,7 +97,8 @@ def emitted(folder: Path, name: str, spec: str, sizes: dict[str, Any], *more: Na
     """A file with the section; the name of a spec, or its text."""
     given = {"text": spec} if "\n" in spec else {"spec": spec}
     path = folder / f"{name}.py"
-    path.write_text(archdsl.torch_source(**given, set=sizes, features=["parallel", *more]), encoding="utf-8")
+    text = source(archdsl.load(**given, set=sizes), frozenset({"parallel", *more}), "none")
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -266,7 +268,7 @@ def test_ranks_hold_what_the_estimate_says(name: str, tmp_path: Path) -> None:
     fields = {f.name for f in archdsl.load(name).config}
     model = archdsl.load(name, set={k: n for k, n in FEWER.items() if k in fields})
     path = tmp_path / "model.py"
-    path.write_text(archdsl.torch_source(model, features=["parallel"]), encoding="utf-8")
+    path.write_text(source(model, frozenset({"parallel"}), "none"), encoding="utf-8")
     for mesh in map(parse_mesh, MESHES if name in COMMON else MESHES[::4]):
         try:
             found = shard(model, StepPlan(mesh, zero=3))
@@ -392,28 +394,28 @@ def test_plain_use_of_the_file(tmp_path: Path) -> None:
 
 def test_the_plan() -> None:
     """Paths of layers with `*`; where some layers have a module, those of their class."""
-    source = archdsl.torch_source("llama3_8b", features=["parallel"])
-    assert '"blocks.*.attention.out": RowwiseParallel()' in source
-    assert '% tp.size() == 0, "kv_heads must be a multiple of the axis tp"' in source
-    source = archdsl.torch_source("deepseek_v3", features=["parallel"])
-    assert "if isinstance(module, DenseLayer):" in source
-    assert "elif isinstance(module, SwiGLU):" in source
-    assert "if isinstance(module, ExpertSwiGLU):" in source
-    source = archdsl.torch_source(text=NORMED, features=["parallel"])
-    assert '"blocks.*.attention.q_norm": SequenceParallel(sequence_dim=1, use_local_output=True)' in source
-    assert '"blocks.*.ffn: 48 must be a multiple of the axis tp"' in source
+    text = archdsl.torch_source("llama3_8b", features=["parallel"])
+    assert '"blocks.*.attention.out": RowwiseParallel()' in text
+    assert '% tp.size() == 0, "kv_heads must be a multiple of the axis tp"' in text
+    text = archdsl.torch_source("deepseek_v3", features=["parallel"])
+    assert "if isinstance(module, DenseLayer):" in text
+    assert "elif isinstance(module, SwiGLU):" in text
+    assert "if isinstance(module, ExpertSwiGLU):" in text
+    text = archdsl.torch_source(text=NORMED, features=["parallel"])
+    assert '"blocks.*.attention.q_norm": SequenceParallel(sequence_dim=1, use_local_output=True)' in text
+    assert '"blocks.*.ffn: 48 must be a multiple of the axis tp"' in text
 
 
 @pytest.mark.parametrize(
     ("spec", "whole"), [("bloom_560m", "attention"), ("palm_8b", "attention"), ("gpt2", "embedding")]
 )
 def test_what_would_need_more_than_a_plan_is_whole(spec: str, whole: str) -> None:
-    source = archdsl.torch_source(spec, features=["parallel"])
-    plan = source.partition("plan = {")[2].partition("}")[0]
+    text = archdsl.torch_source(spec, features=["parallel"])
+    plan = text.partition("plan = {")[2].partition("}")[0]
     assert "ffn" in plan
     assert whole not in plan
 
 
 def test_all_layers_of_several_stacks_are_sharded() -> None:
-    source = archdsl.torch_source("t5_small", features=["parallel"])
-    assert "for block in (*model.encoder, *model.decoder):" in source
+    text = archdsl.torch_source("t5_small", features=["parallel"])
+    assert "for block in (*model.encoder, *model.decoder):" in text

@@ -22,7 +22,7 @@ from torch_versions import VERSION, since
 import archdsl
 from archdsl.diagnostics import ArchError
 from torch_emit.emitted import close, gradients, module, names_of, same_gradients, spec
-from torch_emit.test_attention_blocks import LAYERS, inputs_of, patched, weighted
+from torch_emit.test_attention_blocks import LAYERS, TURNS, inputs_of, patched, weighted
 
 pytestmark = since(2, 12, "varlen_attn has windows and groups of heads")
 if VERSION >= (2, 12):
@@ -115,20 +115,7 @@ def same_on_cuda(made: nn.Module, given: list[Tensor]) -> None:
 
 
 def test_other_masks_of_the_model_stay_in_blocks() -> None:
-    text = """
-    block layer(mask)(x: [batch, time, width]) -> [batch, time, width] {
-      x += x -> layernorm -> mha(heads: 2, mask: mask)
-    }
-    model turns(width = 32) {
-      vocab:   40
-      context: 512
-      width:   width
-      blocks:  layer(causal) + layer(causal & chunked(16)) + layer(causal & documents)
-      norm:    layernorm
-      head:    lm
-    }
-    """
-    made = module(spec(text), "varlen").eval()
+    made = module(spec(TURNS), "varlen").eval()
     given = inputs_of(made, 40)
     wanted = made(*given)
     with on_cuda(made) as found:

@@ -5,10 +5,19 @@ Each `tiny_<part>.py` beside this file holds a table, `TINY`: a model's name, `f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+every = False
+"""Whether families are tested dearly that are made of what another is made of: `pytest --every`."""
+LIKE = {
+    **dict.fromkeys(("gpt1", "megatron", "turing_nlg"), "gpt2"),
+    **dict.fromkeys(("llama", "llama2", "deepseek_llm"), "llama3"),
+    "chinchilla": "gopher",
+}
+"""Such families, and that other one."""
 SPECS = Path(__file__).resolve().parents[2] / "specs"
 
 
@@ -22,9 +31,14 @@ def tables() -> dict[str, dict[str, int]]:
 
 
 def families() -> list[str]:
-    """The first model of each file."""
+    """The first model of each file that has layers of its own."""
     first = {name.partition(":")[0]: name for name in reversed(tables())}
-    return sorted(first.values())
+    return dear(sorted(first.values()))
+
+
+def dear(names: Iterable[str]) -> list[str]:
+    """Those of models that are worth more than being counted, trained and compared with their references."""
+    return [name for name in names if every or name.partition(":")[0] not in LIKE]
 
 
 def distinct() -> list[str]:

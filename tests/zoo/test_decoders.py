@@ -4,7 +4,7 @@ emitted one: `transformers` where it has the architecture, else the paper's equa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 import archdsl
 from zoo import tiny as zoo
+from zoo.equations import Weights, layer_norm, linear, sines
 from zoo.sizes import SPECS
 from zoo.tiny import close
 
@@ -216,8 +217,6 @@ def test_the_second_token_is_predicted_from_the_last_layer_and_the_next_token() 
 
 # --- against the papers' equations ------------------------------------------------------------------------------------
 
-Weights = Mapping[str, Tensor]
-
 
 def weights_of(module: nn.Module, seed: int = 5) -> dict[str, Tensor]:
     """The module's weights, drawn so that every one of them matters: gains about 1, all others neither 0 nor large."""
@@ -232,17 +231,6 @@ def weights_of(module: nn.Module, seed: int = 5) -> dict[str, Tensor]:
             else:
                 p.copy_(noise / math.sqrt(p.shape[-1]))
     return {name: p.detach() for name, p in module.named_parameters()}
-
-
-def linear(w: Weights, name: str, x: Tensor) -> Tensor:
-    y = x @ w[f"{name}.weight"].T
-    return y + w[f"{name}.bias"] if f"{name}.bias" in w else y
-
-
-def layer_norm(w: Weights, name: str, x: Tensor) -> Tensor:
-    centered = x - x.mean(-1, keepdim=True)
-    scaled = centered / torch.sqrt((centered**2).mean(-1, keepdim=True) + 1e-5)
-    return scaled * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
 def rms_norm(w: Weights, name: str, x: Tensor) -> Tensor:
@@ -290,12 +278,6 @@ def gelu_tanh(x: Tensor) -> Tensor:
 
 def gelu(x: Tensor) -> Tensor:
     return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
-
-
-def sines(time: int, width: int) -> Tensor:
-    """Attention Is All You Need, section 3.5, sines before cosines."""
-    angle = torch.arange(time)[:, None] * 10_000.0 ** (-torch.arange(0, width, 2) / width)
-    return torch.cat((angle.sin(), angle.cos()), dim=-1)
 
 
 def gpt3(w: Weights, x: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ equations written here."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import archdsl
 from zoo import tiny
+from zoo.equations import Weights, layer_norm, linear, sines
 from zoo.tiny import close
 from zoo.tiny_encoders import TINY
 
@@ -129,8 +130,6 @@ def test_xlnet_predicts_a_token_from_those_before_it_in_order_alone() -> None:
 
 # --- against the papers' equations ------------------------------------------------------------------------------------
 
-Weights = Mapping[str, Tensor]
-
 
 def drawn(name: str, **more: int) -> tuple[nn.Module, Weights]:
     """A tiny module in which every weight matters, and its weights and buffers by name."""
@@ -139,18 +138,6 @@ def drawn(name: str, **more: int) -> tuple[nn.Module, Weights]:
     randomise(module, 0, 0.9)
     module.load_state_dict(directions, strict=False)
     return module, {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
-def affine(w: Weights, name: str, x: Tensor) -> Tensor:
-    y = x @ w[f"{name}.weight"].T
-    return y + w[f"{name}.bias"] if f"{name}.bias" in w else y
-
-
-def standardized(w: Weights, name: str, x: Tensor, eps: float = 1e-5) -> Tensor:
-    """Layer normalization, written out."""
-    centred = x - x.mean(-1, keepdim=True)
-    y = centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
-    return y * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
 def cut(x: Tensor, heads: int) -> Tensor:
@@ -173,7 +160,7 @@ def quick_gelu(x: Tensor) -> Tensor:
 
 
 def masked_lm(w: Weights, x: Tensor, eps: float = 1e-12) -> Tensor:
-    x = standardized(w, "head.norm", F.gelu(affine(w, "head.dense", x)), eps)
+    x = layer_norm(w, "head.norm", F.gelu(linear(w, "head.dense", x)), eps)
     return x @ w["token_embedding.weight"].T + w["head.bias"]
 
 
@@ -185,23 +172,17 @@ def test_linformer(sharing: str) -> None:
     found = tiny.inputs(tiny.graph(name))["tokens"]
     time, heads = found.size(1), 4
     x = w["token_embedding.weight"][found] + w["position.weight"][2 : 2 + time] + w["segment_embedding.weight"][0]
-    x = standardized(w, "embedding_norm", x)
+    x = layer_norm(w, "embedding_norm", x)
     for i in range(2):
         p = f"blocks.{i}"
-        q, k, v = (cut(affine(w, f"{p}.attention.{n}", x), heads) for n in "qkv")
+        q, k, v = (cut(linear(w, f"{p}.attention.{n}", x), heads) for n in "qkv")
         e = w["e.weight"] if sharing == "" else w[f"{p}.attention.keys.weight"]
         f = w[f"{p}.attention.values.weight"] if sharing in ("_headwise", "_unshared") else e
         y = merged(attended(q, e[..., :time] @ k, f[..., :time] @ v))
-        x = standardized(w, f"{p}.attention_norm", x + affine(w, f"{p}.attention.out", y))
-        y = affine(w, f"{p}.ffn.down", F.gelu(affine(w, f"{p}.ffn.up", x)))
-        x = standardized(w, f"{p}.ffn_norm", x + y)
+        x = layer_norm(w, f"{p}.attention_norm", x + linear(w, f"{p}.attention.out", y))
+        y = linear(w, f"{p}.ffn.down", F.gelu(linear(w, f"{p}.ffn.up", x)))
+        x = layer_norm(w, f"{p}.ffn_norm", x + y)
     close(module(found, torch.zeros_like(found)), masked_lm(w, x, 1e-5))
-
-
-def sines(time: int, width: int) -> Tensor:
-    """Vaswani et al., section 3.5: the sines stand before the cosines."""
-    angle = torch.arange(time)[:, None] / 10_000 ** (torch.arange(0, width, 2) / width)
-    return torch.cat((angle.sin(), angle.cos()), dim=-1)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -221,18 +202,18 @@ def test_performer(causal: bool) -> None:
         directions = torch.cat(
             [t * w[f"{part}.normals"].norm(dim=1, keepdim=True) for t, part in zip(turns, parts, strict=True)]
         )
-        h = standardized(w, f"{p}.attention_norm", x)
-        q, k, v = (cut(affine(w, f"{p}.attention.{n}", h), heads) for n in "qkv")
+        h = layer_norm(w, f"{p}.attention_norm", x)
+        q, k, v = (cut(linear(w, f"{p}.attention.{n}", h), heads) for n in "qkv")
         a, b = (
             t @ directions.T / head_dim**0.25 - t.square().sum(-1, keepdim=True) / (2 * head_dim**0.5) for t in (q, k)
         )
         weights = ((a - a.amax(-1, keepdim=True)).exp() + 1e-6) @ (b.exp() + 1e-6).transpose(-1, -2)
         weights = weights.tril() if causal else weights
         y = merged(weights @ v / (weights.sum(-1, keepdim=True) + 1e-6))
-        x = x + affine(w, f"{p}.attention.out", y)
-        h = standardized(w, f"{p}.ffn_norm", x)
-        x = x + affine(w, f"{p}.ffn.down", F.gelu(affine(w, f"{p}.ffn.up", h)))
-    close(module(found), standardized(w, "norm", x) @ w["token_embedding.weight"].T)
+        x = x + linear(w, f"{p}.attention.out", y)
+        h = layer_norm(w, f"{p}.ffn_norm", x)
+        x = x + linear(w, f"{p}.ffn.down", F.gelu(linear(w, f"{p}.ffn.up", h)))
+    close(module(found), layer_norm(w, "norm", x) @ w["token_embedding.weight"].T)
 
 
 def test_features_of_the_performer_estimate_softmax_attention() -> None:
@@ -277,13 +258,13 @@ def test_sparse_transformer(task: str) -> None:
         x = x + w[f"position.{axis}.weight"][where]
     for i in range(2):
         p = f"blocks.{i}"
-        h = standardized(w, f"{p}.attention_norm", x)
-        q, k, v = (cut(affine(w, f"{p}.{inner}.{n}", h), heads) for n in "qkv")
+        h = layer_norm(w, f"{p}.attention_norm", x)
+        q, k, v = (cut(linear(w, f"{p}.{inner}.{n}", h), heads) for n in "qkv")
         assert q.size(-1) == v.size(-1) // (2 if task == "cifar10" else 1)
-        x = x + affine(w, f"{p}.{inner}.out", merged(attended(q, k, v, masks[i % len(masks)])))
-        h = standardized(w, f"{p}.ffn_norm", x)
-        x = x + affine(w, f"{p}.ffn.down", quick_gelu(affine(w, f"{p}.ffn.up", h)))
-    close(module(found), affine(w, "head", standardized(w, "norm", x)))
+        x = x + linear(w, f"{p}.{inner}.out", merged(attended(q, k, v, masks[i % len(masks)])))
+        h = layer_norm(w, f"{p}.ffn_norm", x)
+        x = x + linear(w, f"{p}.ffn.down", quick_gelu(linear(w, f"{p}.ffn.up", h)))
+    close(module(found), linear(w, "head", layer_norm(w, "norm", x)))
 
 
 def test_places_of_a_sparse_transformer_see_every_earlier_one_in_two_layers() -> None:
@@ -331,7 +312,7 @@ def _norm(name: str) -> Callable[[Any], Any]:
 
 @_norm("layernorm")
 def _layernorm(w: Weights, name: str, x: Tensor, training: bool) -> Tensor:
-    return standardized(w, name, x)
+    return layer_norm(w, name, x)
 
 
 @_norm("rmsnorm")
@@ -372,11 +353,11 @@ def test_norms(name: str, training: bool) -> None:
         return x + (norm(w, f"{path}_post_norm", h, training) if placement in ("branch", "sandwich") else h)
 
     def attention(h: Tensor) -> Tensor:
-        q, k, v = (cut(affine(w, f"{p}.attention.{n}", h), 4) for n in "qkv")
-        return affine(w, f"{p}.attention.out", merged(attended(q, k, v, real[:, None, None, :])))
+        q, k, v = (cut(linear(w, f"{p}.attention.{n}", h), 4) for n in "qkv")
+        return linear(w, f"{p}.attention.out", merged(attended(q, k, v, real[:, None, None, :])))
 
     def ffn(h: Tensor) -> Tensor:
-        return affine(w, f"{p}.ffn.down", F.gelu(affine(w, f"{p}.ffn.up", h)))
+        return linear(w, f"{p}.ffn.down", F.gelu(linear(w, f"{p}.ffn.up", h)))
 
     x = w["token_embedding.weight"][ids] + w["position.weight"][: ids.size(1)]
     for i in range(2):

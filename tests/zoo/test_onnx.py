@@ -10,7 +10,7 @@ from decode_tools import differences, module_of
 from onnx_tools import distance, onnx_bytes, run
 
 from archdsl.diagnostics import ArchError
-from zoo.sizes import distinct
+from zoo.sizes import dear, distinct
 from zoo.tiny import graph, inputs
 
 TOLERANCE = 1e-4
@@ -27,7 +27,7 @@ NOT_STEPPED = {
 }
 """Models that do not decode, and why; all others do."""
 
-NAMES = distinct()
+NAMES = dear(distinct())
 
 
 @pytest.mark.slow

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor, nn
 
 import archdsl
+from archdsl.backends.torch import emit
 from archdsl.estimates.params import estimate as count
 from archdsl.estimates.params import vocabulary
 from archdsl.ir.dims import Poly, evaluate
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.weights import weights
+from archdsl.run.load import load_source
 from zoo.sizes import place, tables
 
 BATCH, TIME, OTHER = 2, 16, 12
@@ -27,17 +29,24 @@ def close(found: Tensor, wanted: Tensor) -> None:
     assert float((found - wanted).detach().abs().max() / wanted.detach().abs().max()) < TOLERANCE
 
 
-@lru_cache(maxsize=8)
+@cache
 def graph(name: str, **more: int) -> Model:
     """The tiny model's IR; `more` are further settings."""
     path, model = place(name)
     return archdsl.load(path, model=model, set=tables()[name] | more)
 
 
+@cache
+def compiled(name: str, **more: int) -> type[nn.Module]:
+    """The class of the tiny model's emitted file, which all modules of a process have."""
+    made: type[nn.Module] = load_source(emit(graph(name, **more)))
+    return made
+
+
 def module(name: str, **more: int) -> nn.Module:
     """The tiny model, compiled, its weights drawn from one seed."""
     torch.manual_seed(0)
-    return archdsl.to_torch(graph(name, **more))
+    return compiled(name, **more)()
 
 
 def inputs(model: Model, seed: int = 1) -> dict[str, Tensor]:
