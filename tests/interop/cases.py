@@ -162,8 +162,6 @@ class Tiny:
     model: str
     settings: dict[str, Any]
     more: dict[str, Any] = field(default_factory=dict)
-    gain: float = 0.9
-    """How large matrices are."""
     tolerance: float = 1e-5
     """Of results, relative to their largest. A few references lose more digits in float32."""
 
@@ -183,7 +181,7 @@ class Tiny:
         torch.manual_seed(0)
         model = cls(cls.config_class(**self.config)).eval()
         tables = [f"^{re.escape(name)}$" for name, p in model.named_parameters() if not p.requires_grad]
-        randomise(model, 0, self.gain, [*tables, "inv_freq"])
+        randomise(model, 0, 0.9, [*tables, "inv_freq"])
         return model
 
 
@@ -704,7 +702,6 @@ CASES = {
             "n_routed_experts": 4,
             "pad_token_id": 0,
         },
-        gain=0.1,  # their class makes no step shorter than `time_step_min`
     ),
     "llama4_text": Tiny("Llama4ForCausalLM", LLAMA, LLAMA4 | {"num_hidden_layers": 4}),
     "llama4_text-scaled": Tiny(

@@ -40,8 +40,8 @@ PLAIN = {
     *("bart", "dinov2", "cohere", "glm4", "ernie4_5_moe", "esm", "xlnet", "longt5", "beit", "siglip", "deit"),
 }
 """What differs from those in details. `pytest --every` compares gradients of all other types, too: their results are
-compared where they are imported. Nemotron-H is none of them: its class makes no step shorter than `time_step_min`."""
-TYPES = {case.kind: name for name, case in reversed(CASES.items()) if case.kind != "nemotron_h"}
+compared where they are imported."""
+TYPES = {case.kind: name for name, case in reversed(CASES.items())}
 NAMES = [name for name in TYPES.values() if sizes.every or name in NARROW | PLAIN]
 EXPORTED = {"gemma2": 2, "deberta_v2": 2, "mamba2": 2, "clip": 1, "swin": 1}
 """One of each way of attending and of carrying a state that the zoo lacks, and how many axes of its inputs are free."""
