@@ -113,6 +113,42 @@ def test_the_graph_for_other_numbers(name: str) -> None:
     configs.graphs(configs.of_text(spec(hypers, body)), configs.Tally())
 
 
+ROUNDED = {
+    # What is made of `r * n`, 40 for n = 16 and r = 2.5; whether 15.2, for n = 8 and r = 1.9, is taken.
+    "within ceil": ("x -> linear(ceil(r * n / 3))", True),
+    "a name within floor": ("x -> linear(floor(wide / 7) + 1)", False),
+    "given to a block": ("x -> third(r * n)", False),
+    "given rounded": ("x -> third(ceil(r * n))", True),
+    "itself a size": ("x -> linear(r * n)", False),
+}
+
+
+@pytest.mark.parametrize("how", ROUNDED)
+def test_a_product_that_is_whole_by_chance(how: str) -> None:
+    """Another Config has the weights that the spec has with its numbers, or is refused."""
+    body, taken = ROUNDED[how]
+    text = f"""
+    block third(hidden)(x: [batch, time, width]) -> [batch, time, ceil(hidden / 3)] {{
+      return x -> linear(ceil(hidden / 3))
+    }}
+    model m(n = 16, r = 2.5)(x: [batch, time, 8]) {{
+      let wide = r * n
+      return {body}
+    }}"""
+    if "wide" not in body:
+        text = text.replace("let wide = r * n", "")
+    made = load_source(emit(archdsl.load(text=text)))
+    of_numbers = vars(sys.modules[made.__module__])["Config"]
+    for other in ({"n": 8}, {"n": 24}, {"r": 3.0}, {"n": 8, "r": 1.9}):
+        try:
+            module = made(of_numbers(**other))
+        except (AssertionError, ValueError):
+            assert (other, taken) == ({"n": 8, "r": 1.9}, False)
+            continue
+        assert sum(p.numel() for p in module.parameters()) == total(archdsl.load(text=text, set=other))
+        assert taken or other != {"n": 8, "r": 1.9}
+
+
 def test_conditions_are_said_once_and_hold() -> None:
     """Literals, one expression twice, and what follows from others are not said."""
     text = """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from fractions import Fraction
 from typing import Any
@@ -29,6 +29,7 @@ ZERO, ONE = Lit("0"), Lit("1")
 SIZES = "sizes and counts must be whole numbers of at least 1"
 BACKWARDS = {"==": "==", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 BOUNDS = ("<", "<=")
+ROUNDED = "a product must be a whole number, as it is here: compile again with --set"
 CROWD = 4
 """So many conditions on the same fields are said one by one; of more, the fields are said to be what they are."""
 LONGEST = 40
@@ -102,6 +103,8 @@ class _Carrier:
                     self._of_op(node, found)
                 for call in calls_of(node):
                     self._of_call(call, found)
+                    found.conditions.update(dict.fromkeys(_products(call.bind.values())))
+            found.conditions.update(dict.fromkeys(_products(block.local.values())))
             for exprs in found.uses.values():
                 first, *others = exprs
                 found.conditions.update((Condition(first, "==", other, SHARED), None) for other in others)
@@ -160,6 +163,8 @@ class _Root:
     def said(self, condition: Condition) -> Iterator[Said]:
         """The condition in the names of fields; nothing where it says nothing, or cannot be said by them."""
         left, right = self._expanded(condition.left), self._expanded(condition.right)
+        if condition.message == ROUNDED and not self._is_rounded(left):
+            return
         if condition.op in BOUNDS:  # what holds for the longest sequence holds for all
             left, right = substitute(left, self.longest), substitute(right, self.longest)
         names = {*free_names(left), *free_names(right)}
@@ -174,6 +179,14 @@ class _Root:
             found = self._solved(*_names_first(*self._without_fractions(*pair)))
             if found[0] != found[2] and not self.always(*found):
                 yield self._for_floats(*found)
+
+    def _is_rounded(self, remainder: Expr) -> bool:
+        """Whether a product comes out whole, and one of its factors does not."""
+        if not isinstance(remainder, Bin) or not {*free_names(remainder)} <= self.values.keys():
+            return False
+        product = remainder.left
+        sides = (product.left, product.right) if isinstance(product, Bin) else ()
+        return self._holds(remainder, "==", ZERO) and not all(self._holds(Bin("%", e, ONE), "==", ZERO) for e in sides)
 
     def _expanded(self, expr: Expr) -> Expr:
         """With what the names of the model's own block are computed from."""
@@ -238,6 +251,9 @@ class _Root:
 
     def always(self, left: Expr, op: str, right: Expr) -> bool:
         """Whether it holds whatever the fields are, those that are `sizes` being at least 1."""
+        remainder = isinstance(left, Bin) and left.op == "%" and left.right == ONE and op == "==" and right == ZERO
+        if remainder and isinstance(left, Bin) and self._is_integral(left.left):
+            return True
         names = {*free_names(left), *free_names(right)}
         if not names <= self.whole and any(map(_rounds, (left, right))):
             return False
@@ -246,8 +262,7 @@ class _Root:
         if op in (">", ">=", "!=") and right == ZERO and self._is_positive(left):
             return True
         if isinstance(left, Bin) and left.op == "%" and right == ZERO and op == "==":
-            whole = left.right == ONE and self._is_integral(left.left)
-            return whole or self._is_whole(_value(Bin("/", left.left, left.right)))
+            return self._is_whole(_value(Bin("/", left.left, left.right)))
         difference = _value(Bin("-", left, right))
         if difference is None:
             return False
@@ -365,6 +380,16 @@ class _Root:
         """Whether it holds for the model's own numbers."""
         own = {name: dims.literal(value) for name, value in self.values.items() if not isinstance(value, Poly)}
         return TESTS[op](*(dims.expr_value(substitute(e, own)) for e in (left, right)))
+
+
+def _products(exprs: Iterable[Expr]) -> Iterator[Condition]:
+    """That products by fractions are whole, `2.5 * width`: the text takes for an integer what is one for its numbers.
+    What is rounded anyway, `ceil(2.5 * width / 3)`, is written as it is."""
+    for e in exprs:
+        if isinstance(e, Bin):
+            if e.op == "*" and not any(isinstance(x, Fn) for x in dims.inner(e)):
+                yield Condition(Bin("%", e, ONE), "==", ZERO, ROUNDED)
+            yield from _products((e.left, e.right))
 
 
 def _pinned(conditions: Sequence[Condition], values: Mapping[str, Value]) -> list[Condition]:

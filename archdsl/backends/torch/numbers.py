@@ -205,7 +205,7 @@ class Numbers:
 
     def _function(self, expr: Fn, quotients: Quotients, name: Callable[[str], Any]) -> Any:
         above, below = _quotient(expr.args[0])
-        exact = not dims.divides(above) and not dims.divides(below) and self.whole(above) and self.whole(below)
+        exact = self.integral(above) and self.integral(below)
         if expr.name in ("ceil", "floor") and below != Lit("1") and (quotients == "sizes" or exact):
             top, bottom = (self.spelled_by(x, quotients, name) for x in (above, below))
             if expr.name == "floor":
@@ -226,6 +226,15 @@ class Numbers:
             return all(isinstance(dims.expr_value(dims.substitute(expr, row)), int) for row in self.exact)
         except (ArithmeticError, ValueError):
             return False
+
+    def integral(self, expr: Expr) -> bool:
+        """Whether an expression is an integer by the way it is made, whatever its names are worth: `2.5 * width` is one
+        for some widths alone."""
+        if isinstance(expr, Var) and expr.name in self.block.local:
+            return self.integral(self.block.local[expr.name])
+        if isinstance(expr, Bin) and expr.op in ("+", "-", "*"):
+            return self.integral(expr.left) and self.integral(expr.right)
+        return not dims.divides(expr) and self.whole(expr)
 
     # --- whether it may be written ---
 
