@@ -361,12 +361,14 @@ def test_a_thousand_layers_cost_two_blocks() -> None:
     assert [o.uses for o in many.by_op if o.op == "sdpa"] == [1000]
 
 
-def test_sizes_that_the_model_refuses() -> None:
+@pytest.mark.parametrize(("spec", "seq", "fits"), [("gpt2", 2000, 1024), ("hf/moonshine", 100, 895)])
+def test_sizes_that_the_model_refuses(spec: str, seq: int, fits: int) -> None:
     with pytest.raises(ArchError) as refused:
-        archdsl.flops("gpt2", seq=2000)
+        archdsl.flops(spec, seq=seq)
     (said,) = refused.value.diagnostics
-    assert (said.code, said.help) == ("E0503", "give another `--seq`")
-    assert "time = 2,000" in said.message
+    assert (said.code, said.help) == ("E0503", f"`--seq {fits}` fits")
+    assert f"time = {seq:,}" in said.message
+    archdsl.flops(spec, seq=fits)
 
 
 def test_the_length_is_the_context_where_that_is_short() -> None:

@@ -51,6 +51,8 @@ SAYS: dict[Convention, str] = {
     "kaplan": "6 N per token, N without embeddings",
 }
 DEFAULT_LENGTH = 2048
+NEAR = 1024
+"""How far from a length that a model refuses one is looked for that it takes."""
 """Positions of a sequence where nobody says and the context allows it."""
 
 Sizes = Mapping[str, int]
@@ -392,23 +394,29 @@ def formula(total: Total) -> str:
 
 def demand_sizes(model: Model, sizes: Sizes) -> None:
     """Raises ArchError E0503 where an input has no whole size, or a condition of the model does not hold."""
-    for _, value in model.inputs:
-        for d in value.shape:
-            found = _at(d, sizes)
-            if found != int(found):
-                raise error(
-                    "E0503", f"an input's size would be {float(found):g} at these lengths", help="give another `--seq`"
-                )
-    for check in nodes_below(model.block.graph):
-        if not isinstance(check, CheckNode) or not _symbols(check) <= sizes.keys():
-            continue  # of the rows of an expert nothing is known
-        left, right = _at(check.left, sizes), _at(check.right, sizes)
-        holds = Fraction(left) % Fraction(right) == 0 if check.op == "%" else TESTS[check.op](left, right)
-        if not holds:
-            shown = ", ".join(f"{name} = {n:,}" for name, n in sizes.items())
-            raise error(
-                "E0503", f"the model refuses these sizes ({shown}): {check.message}", help="give another `--seq`"
-            )
+    # of the rows of an expert nothing is known
+    checks = [n for n in nodes_below(model.block.graph) if isinstance(n, CheckNode) and _symbols(n) <= sizes.keys()]
+
+    def refused(sizes: Sizes) -> str:
+        found = [_at(d, sizes) for _, value in model.inputs for d in value.shape]
+        broken = next((n for n in found if n != int(n)), None)
+        if broken is not None:
+            return f"an input's size would be {float(broken):g} at these lengths"
+        check = next((c for c in checks if not _holds(c, sizes)), None)
+        shown = ", ".join(f"{name} = {n:,}" for name, n in sizes.items())
+        return "" if check is None else f"the model refuses these sizes ({shown}): {check.message}"
+
+    said = refused(sizes)
+    if said:
+        length = max((n for name, n in sizes.items() if name != "batch"), default=1)
+        near = (n for d in range(1, NEAR + 1) for n in (length - d, length + d) if n > 0)
+        fits = next((n for n in near if not refused({k: v if k == "batch" else n for k, v in sizes.items()})), None)
+        raise error("E0503", said, help=f"`--seq {fits}` fits" if fits else "give another `--seq`")
+
+
+def _holds(check: CheckNode, sizes: Sizes) -> bool:
+    left, right = _at(check.left, sizes), _at(check.right, sizes)
+    return Fraction(left) % Fraction(right) == 0 if check.op == "%" else TESTS[check.op](left, right)
 
 
 def _at(n: Num, sizes: Sizes) -> Any:
