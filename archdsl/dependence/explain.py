@@ -57,12 +57,13 @@ class Explainer(Paths):
                 break
         allowed = "" if leak.node.ahead == 1 else f" by more than {leak.node.ahead - 1}"
         what = f"positions of `{source.name}` that come later{allowed}"
+        named = leak.node.value.name if not self.of_head(leak) else ""
+        claimed = f"`{named}`" if named else "the result"
         if witness is not None:
-            message = f"a later token can reach an earlier logit: `{leaking}` reads {what}"
+            earlier = "logit" if self.of_head(leak) else f"position of {claimed}"
+            message = f"a later token can reach an earlier {earlier}: `{leaking}` reads {what}"
             help_ = f"{_cure(mask)}; `--allow-noncausal` for a model that is meant to look ahead"
         else:
-            named = leak.node.span is not None and not leak.node.span.source.library and leak.node.value.name
-            claimed = f"`{leak.node.value.name}`" if named else "the result"
             message = f"cannot prove that {claimed} is causal: `{leaking}` may read {what}"
             finite = next(iter(self.walk.finite), None)  # a large number in place of minus infinity
             if finite is not None:
@@ -74,17 +75,26 @@ class Explainer(Paths):
             )
         return Diagnostic("E0406", message, span, labels=tuple(labels), notes=tuple(notes), help=help_)
 
+    @staticmethod
+    def of_head(leak: Leak) -> bool:
+        """Whether the library demands it, of the output of a language model."""
+        return leak.node.span is None or leak.node.span.source.library
+
+    def end(self, leak: Leak) -> str:
+        """What a path of names ends with."""
+        return "head" if self.of_head(leak) else leak.node.value.name or "the result"
+
     def along(self, witness: Sequence[Element], leak: Leak) -> tuple[Spot, list[str], list[str]]:
         """The first value on a way that reads more than it should, and the names before it and from it on."""
         spots = [spot for spot, _ in witness]
         first = next((i for i, spot in enumerate(spots) if self.leaks(spot, leak)), len(spots) - 1)
         names = [self.label(spot, self.producer(spot)) for spot in spots]
-        return spots[first], names[:first], [*names[first:], "head"]
+        return spots[first], names[:first], [*names[first:], self.end(leak)]
 
     def behind(self, leak: Leak) -> tuple[list[str], Spot]:
         """From the claim back to the value that leaks first; what lies on the way, in the order of the data."""
         spot = Spot(leak.levels, leak.run, leak.node.value)
-        path = ["head"]
+        path = [self.end(leak)]
         seen: set[tuple[object, ...]] = set()
         while True:
             seen.add(spot.key)

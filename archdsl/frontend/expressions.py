@@ -297,12 +297,14 @@ class Expressions(Calls):
             elif isinstance(item, ast.Slice):
                 items.append(("slice", self._bound(item.low, scope), self._bound(item.high, scope)))
             else:
-                found = self.ev(item, scope)
+                python = isinstance(item, ast.Name) and item.id == "None"  # in NumPy a new axis
+                found = None if python else self.ev(item, scope)
                 if isinstance(found, Value) and len(e.items) == 1:
                     return self.primitive(scope, "lookup", [value, found], {}, e.span)[0]
                 if not isinstance(found, Num):
                     text = f"an index is a number, a slice or `...`, and this is {kind_of(found)}"
-                    raise error("E0203", text, item.span)
+                    help_ = "`unsqueeze(axis)` adds an axis" if found is None else ""
+                    raise error("E0203", text, item.span, help=help_)
                 self.demand_whole(found, "an index", scope, item.span)
                 items.append(found)
         return self.primitive(scope, "index", [value], {"items": tuple(items)}, e.span)[0]
