@@ -200,10 +200,11 @@ def test_a_model_is_chosen_by_name(run: Run) -> None:
 
 def test_compile_prints_or_writes_the_same(run: Run) -> None:
     printed = run("compile", "tiny.arch", "--to", "torch")
-    written = run("compile", "tiny.arch", "--to", "torch", "-o", "model.py")
+    written = run("compile", "tiny.arch", "-o", "model.py")  # to torch, unless the name says otherwise
     assert (printed.status, written) == (0, Done(0, "", ""))
     assert Path("model.py").read_text() == printed.out
     compile(printed.out, "model.py", "exec")
+    assert "goes with --to torch" in run("compile", "tiny.arch", "-o", "model.onnx", "--with", "loss").err
     assert not [p for p in Path.cwd().iterdir() if p.name.startswith(".")]
 
 
@@ -406,7 +407,7 @@ def test_every_model_of_the_zoo_is_described() -> None:
         ["estimate", "a\0b"],
         ["estimate", "a" * 5000],
         ["check", "gpt2", "--format", "xml"],
-        ["compile", "gpt2"],
+        ["compile", "gpt2", "-o"],
         ["compile", "gpt2", "--to", "torhc"],
         ["init", "gpt2"],
         ["run", "tiny.arch", "--device", "abacus"],

@@ -51,7 +51,12 @@ if TYPE_CHECKING:
 def compile_(
     context: typer.Context,
     spec: SpecArgument,
-    to: Annotated[str, typer.Option("--to", metavar="torch|onnx|hf", help="What to compile to.")],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="torch|onnx|hf", help="What to compile to.", show_default="torch; onnx for -o FILE.onnx"
+        ),
+    ] = None,
     output: Annotated[
         str | None,
         OUTPUT(
@@ -111,6 +116,7 @@ def compile_(
     """Compile a spec to one readable PyTorch file that imports only torch, to an ONNX graph, or to a folder that
     transformers loads."""
     of_steps = ("logits", "bos_token_id", "eos_token_id", "pad_token_id")
+    to = to or ("onnx" if output is not None and output.endswith(".onnx") else "torch")
     if to == "hf":
         only_with(context, "--to onnx", "dtype", "target", "quantize", "keep", "store", "opset", "decode", "logits")
         only_with(context, "--to torch", "with_", "checkpoint")
