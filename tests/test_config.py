@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+import torch
 from random_specs import configs
 
 import archdsl
@@ -113,40 +114,79 @@ def test_the_graph_for_other_numbers(name: str) -> None:
     configs.graphs(configs.of_text(spec(hypers, body)), configs.Tally())
 
 
-ROUNDED = {
-    # What is made of `r * n`, 40 for n = 16 and r = 2.5; whether 15.2, for n = 8 and r = 1.9, is taken.
-    "within ceil": ("x -> linear(ceil(r * n / 3))", True),
-    "a name within floor": ("x -> linear(floor(wide / 7) + 1)", False),
-    "given to a block": ("x -> third(r * n)", False),
-    "given rounded": ("x -> third(ceil(r * n))", True),
-    "itself a size": ("x -> linear(r * n)", False),
+BY_CHANCE = [
+    "r * n",
+    "n / k",
+    "(n + k) / 3",
+    "(n / k) ** 2",
+    "minimum(n / k, 3)",
+    "ceil(n / k) * 1.5",
+    "r * n // 4",
+    "n / k // 1",
+    "2 ** (n / k)",
+    "(r * 2) ** 2",
+]
+"""Numbers that are whole for n = 8, k = 4 and r = 2.5."""
+TAKEN = {
+    # Where a number need not be whole, or is rounded: another Config is not refused, but for names, which are sizes.
+    "itself": "y = x * ({e})",
+    "a name": "let t = {e}\n let u = t / 2\n y = x * t + u",
+    "a scale": "y = sdpa(x, x, x, scale: {e})",
+    "an eps": "let t = {e}\n y = x -> rmsnorm(eps: t)",
+    "a first value": "let t = {e}\n param w: [8] = constant(t / 4)\n y = x * w",
+    "an expression of first values": "param w: [8] = constant(1) + ({e})\n y = x * w",
+    "rounded": "y = x -> linear(ceil(({e}) / 3)) as a -> linear(floor({e}) + 1) as b -> linear(8) as c",
+    "a name that is rounded": "let t = {e}\n y = x -> linear(ceil(t / 3)) as a -> linear(t // 3 + 1) as b -> linear(8)",
+    "given to a block that says what it is": "y = x -> real({e})",
+}
+GIVEN = {
+    # Where the text may take it for a size: another Config is right, or refused.
+    "given to a block": "y = x -> times({e})",
+    "given on": "let t = {e}\n y = x -> outer(t)",
+    "shared": "let b = shared(times({e}))\n y = (x -> b) + ((x * 2) -> b)",
+    "in a list": "y = x\n for b in [times(({e}) * (i + 1)) for i in 2] {{ y = y -> b }}",
+    "a size": "y = x -> linear({e}) as a -> linear(8) as b",
+    "the size of a block": "y = x -> wide({e})",
+    "iterations": "y = x\n for i in {e} {{ y = y -> linear(8) }}",
+    "positions": "y = x -> shift(minimum({e}, 4))",
 }
 
 
-@pytest.mark.parametrize("how", ROUNDED)
-def test_a_product_that_is_whole_by_chance(how: str) -> None:
-    """Another Config has the weights that the spec has with its numbers, or is refused."""
-    body, taken = ROUNDED[how]
-    text = f"""
-    block third(hidden)(x: [batch, time, width]) -> [batch, time, ceil(hidden / 3)] {{
-      return x -> linear(ceil(hidden / 3))
-    }}
-    model m(n = 16, r = 2.5)(x: [batch, time, 8]) {{
-      let wide = r * n
-      return {body}
-    }}"""
-    if "wide" not in body:
-        text = text.replace("let wide = r * n", "")
-    made = load_source(emit(archdsl.load(text=text)))
-    of_numbers = vars(sys.modules[made.__module__])["Config"]
-    for other in ({"n": 8}, {"n": 24}, {"r": 3.0}, {"n": 8, "r": 1.9}):
-        try:
-            module = made(of_numbers(**other))
-        except (AssertionError, ValueError):
-            assert (other, taken) == ({"n": 8, "r": 1.9}, False)
-            continue
-        assert sum(p.numel() for p in module.parameters()) == total(archdsl.load(text=text, set=other))
-        assert taken or other != {"n": 8, "r": 1.9}
+@pytest.mark.parametrize("places", [pytest.param({k: v}, id=k) for k, v in {**TAKEN, **GIVEN}.items()])
+def test_a_number_that_is_whole_by_chance(places: dict[str, str]) -> None:
+    """Another Config makes what the spec makes with its numbers, or is refused where the text takes it for a size."""
+    ((name, body),) = places.items()
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    compared = 0
+    for e in BY_CHANCE:
+        text = f"""
+        block real(s: number)(x: [batch, time, width]) -> [batch, time, width] {{ return x * s }}
+        block times(s)(x: [batch, time, width]) -> [batch, time, width] {{ return x * s }}
+        block outer(s)(x: [batch, time, width]) -> [batch, time, width] {{ return (x -> times(s)) + x * (s / 2) }}
+        block wide(s)(x: [batch, time, width]) -> [batch, time, width] {{
+          return x -> linear(ceil(s / 3)) as a -> linear(s) as b -> linear(width) as c
+        }}
+        model m(n = 8, k = 4, r = 2.5)(x: [batch, time, 8]) -> [batch, time, 8] {{
+          {body.format(e=e)}
+          return y
+        }}"""
+        made = load_source(emit(archdsl.load(text=text, allow_noncausal=True)))
+        of_numbers = vars(sys.modules[made.__module__])["Config"]
+        for other in ({"n": 6}, {"n": 12}, {"k": 3, "n": 9}, {"r": 3.0}, {"n": 7, "r": 1.9}):
+            try:
+                module = made(of_numbers(**other)).eval()
+            except (AssertionError, ValueError):
+                assert name in GIVEN or "let t" in body
+                continue
+            meant = load_source(emit(archdsl.load(text=text, set=other, allow_noncausal=True)))().eval()
+            weights = {k: v.shape for k, v in module.state_dict().items()}
+            assert weights == {k: v.shape for k, v in meant.state_dict().items()}, (e, other)
+            if "param" in body:
+                assert torch.allclose(module.w, meant.w), (e, other)
+            meant.load_state_dict(module.state_dict())
+            assert torch.allclose(module(x), meant(x), atol=1e-5), (e, other)
+            compared += 1
+    assert compared >= 5
 
 
 def test_conditions_are_said_once_and_hold() -> None:

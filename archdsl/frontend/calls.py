@@ -69,7 +69,7 @@ class Calls(Blocks):
             return self.mask(callee, e, scope)
         args = self._arguments(e, callee, scope)
         if isinstance(callee, SchemeRule):
-            return self.scheme(callee, args, e.span)
+            return self.scheme(callee, args, scope, e.span)
         return self._apply_args(callee, [*carried, *args], scope, e.span, as_name)
 
     def _callee(self, e: ast.Expr, scope: Scope, expect: str | None = None) -> Any:

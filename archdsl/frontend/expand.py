@@ -17,6 +17,7 @@ from typing import Any
 from archdsl.diagnostics import ArchError, error
 from archdsl.diagnostics.source import Source, Span
 from archdsl.frontend.block_builder import BlockBuilder
+from archdsl.frontend.expressions import unchanged
 from archdsl.frontend.headers import hypers_of, is_inline, tensor_params
 from archdsl.frontend.modules import SpecModule, models
 from archdsl.frontend.root import Elaborator
@@ -383,7 +384,7 @@ class Expander(Elaborator):
 
     def operate(self, op: str, a: Any, b: Any, e: ast.Binary, scope: Scope) -> Any:
         def make() -> ast.Expr:
-            same = _unchanged(op, a, b)
+            same = unchanged(op, a, b)
             return self.read(same) if same is not None else binary(op, self.read(a), self.read(b))
 
         return self._noted(scope, partial(super().operate, op, a, b, e, scope), make)
@@ -602,16 +603,6 @@ class _Application(ast.Call):
         if isinstance(head, ast.Pipeline):
             return ast.Pipeline(head.head, (*head.stages, function), span=NOWHERE)
         return ast.Pipeline(head, (function,), span=NOWHERE)
-
-
-def _unchanged(op: str, a: Any, b: Any) -> Value | None:
-    """The tensor to which nothing is done: `x + 0`, `1 * x`."""
-    if op in ("+", "-") and isinstance(b, Num) and b.value == 0 and isinstance(a, Value):
-        return a
-    for one, other in ((a, b), (b, a)):
-        if op == "*" and isinstance(one, Num) and one.value == 1 and isinstance(other, Value):
-            return other
-    return None
 
 
 def _is_default(template: BlockValue, name: str, value: Any) -> bool:

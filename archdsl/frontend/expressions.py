@@ -64,7 +64,7 @@ class Expressions(Calls):
                 return e.value
             case ast.Name():
                 value = self.lookup(e.id, scope, e.span, expect=expect)
-                return self.scheme(value, (), e.span) if isinstance(value, SchemeRule) else value
+                return self.scheme(value, (), scope, e.span) if isinstance(value, SchemeRule) else value
             case ast.Unary():
                 return self._unary(e, scope)
             case ast.Binary():
@@ -173,12 +173,10 @@ class Expressions(Calls):
             m, n = self.as_mask(a, e.left.span), self.as_mask(b, e.right.span)
             self._joined(m, n, scope)
             return masks.both(m, n) if op == "&" else masks.either(m, n)
-        if isinstance(a, Value) and isinstance(b, Num) and (op, b.value) in NEUTRAL:
-            scope.frame.fixed(b)
-            return a
-        if isinstance(b, Value) and isinstance(a, Num) and op in ("+", "*") and (op, a.value) in NEUTRAL:
-            scope.frame.fixed(a)
-            return b
+        same = unchanged(op, a, b)
+        if same is not None:
+            scope.frame.fixed(b if same is a else a)
+            return same
         a, b = (as_operand(v) if isinstance(other, Value) else v for v, other in ((a, b), (b, a)))
         if isinstance(a, Value | Num) and isinstance(b, Value | Num):
             spans = [e.left.span, e.right.span]
@@ -376,6 +374,15 @@ class Expressions(Calls):
 def _decided(e: ast.Binary) -> str:
     """What is recorded of a comparison in a spec."""
     return f"`{' '.join(e.span.text.split())}` was decided by these numbers: compile again with --set"
+
+
+def unchanged(op: str, a: Any, b: Any) -> Value | None:
+    """The tensor to which an operator does nothing: `x + 0`, `1 * x`. Its type stays, too: `ids / 1` is of floats, and
+    truth values are added as whole numbers."""
+    for value, n in ((a, b), *([(b, a)] if op in "+*" else ())):
+        if isinstance(value, Value) and isinstance(n, Num) and (op, n.value) in NEUTRAL:
+            return value if value.is_float or (value.is_int and op != "/") else None
+    return None
 
 
 def _mask_typed(value: Any) -> bool:

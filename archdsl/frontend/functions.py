@@ -123,7 +123,7 @@ class Functions(Names):
 
     # --- schemes ------------------------------------------------------------------------------------------------------
 
-    def scheme(self, rule: SchemeRule, args: Sequence[Argument], span: Span) -> Scheme:
+    def scheme(self, rule: SchemeRule, args: Sequence[Argument], scope: Scope, span: Span) -> Scheme:
         """A scheme or scaling with its numbers."""
         fields = SCHEMES[rule.name] if rule.name in SCHEMES else SCALINGS[rule.name]
         given: dict[str, Given] = {}
@@ -153,12 +153,14 @@ class Functions(Names):
             else:
                 items = enumerate(value.items)
                 numbers.update({f"{key}.{i}": _scheme_number(v, field, what, where) for i, v in items})
-        less, how, more = ASCENDING.get(rule.name, ("", "", ""))
-        a, b = (float(numbers[name]) if name else 0 for name in (less, more))
-        if a > b or (a == b and how == "less than"):
-            text = f"`{less}` of `{rule.name}` must be {how} `{more}`, and they are "
-            text += f"{format_number(numbers[less])} and {format_number(numbers[more])}"
-            raise error("E0204", text, given[less if less in given else more][1])
+        for key, n in numbers.items():
+            scope.frame.demand_size(n, fields[key.partition(".")[0]].kind)
+        if rule.name in ASCENDING:
+            less, how, more = ASCENDING[rule.name]
+            text = f"`{less}` of `{rule.name}` must be {how} `{more}`"
+            if not scope.frame.holds("<" if how == "less than" else "<=", numbers[less], numbers[more], text):
+                text += f", and they are {format_number(numbers[less])} and {format_number(numbers[more])}"
+                raise error("E0204", text, given[less if less in given else more][1])
         if rule.name == "longrope" and "factor" in numbers and numbers["original"].value == 1:
             text = "`longrope` with a `factor` compares contexts by their logarithms, and that of 1 is 0"
             raise error("E0204", text, given["original"][1], help="give an `original` context above 1")

@@ -20,16 +20,16 @@ from archdsl.ir import dims
 from archdsl.ir.closure import instantiated_names
 from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Opaque, Poly, Symbol, Value, Var, divides, free_names, substitute
 from archdsl.ir.graph import Block, CallNode, CheckNode, Condition, Graph, Handle, Model, OpNode
-from archdsl.ir.ranges import TESTS
+from archdsl.ir.ranges import NUMBERS, TESTS
 from archdsl.ir.walk import calls_of, every_node
 from archdsl.ir.wording import FIXED_NUMBER, SIZE, WHOLE
 
 Said = tuple[Expr, str, Expr]
-ZERO, ONE = Lit("0"), Lit("1")
+ZERO, HALF, ONE = Lit("0"), Lit("0.5"), Lit("1")
 SIZES = "sizes and counts must be whole numbers of at least 1"
 BACKWARDS = {"==": "==", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 BOUNDS = ("<", "<=")
-ROUNDED = "a product must be a whole number, as it is here: compile again with --set"
+ROUNDED = "{} must be a whole number: compile again with --set"
 CROWD = 4
 """So many conditions on the same fields are said one by one; of more, the fields are said to be what they are."""
 LONGEST = 40
@@ -103,8 +103,9 @@ class _Carrier:
                     self._of_op(node, found)
                 for call in calls_of(node):
                     self._of_call(call, found)
-                    found.conditions.update(dict.fromkeys(_products(call.bind.values())))
-            found.conditions.update(dict.fromkeys(_products(block.local.values())))
+                    real = {h.name for h in call.block.header.hypers or () if h.kind in NUMBERS}
+                    given = [_written_out(e, block.local) for name, e in call.bind.items() if name not in real]
+                    found.conditions.update(dict.fromkeys(_taken_for_whole(given)))
             for exprs in found.uses.values():
                 first, *others = exprs
                 found.conditions.update((Condition(first, "==", other, SHARED), None) for other in others)
@@ -181,21 +182,16 @@ class _Root:
                 yield self._for_floats(*found)
 
     def _is_rounded(self, remainder: Expr) -> bool:
-        """Whether a product comes out whole, and one of its factors does not."""
+        """Whether a quotient comes out whole, or a product of which one factor does not."""
         if not isinstance(remainder, Bin) or not {*free_names(remainder)} <= self.values.keys():
             return False
-        product = remainder.left
-        sides = (product.left, product.right) if isinstance(product, Bin) else ()
+        made = remainder.left
+        sides = (made.left, made.right) if isinstance(made, Bin) and made.op == "*" else (HALF,)
         return self._holds(remainder, "==", ZERO) and not all(self._holds(Bin("%", e, ONE), "==", ZERO) for e in sides)
 
     def _expanded(self, expr: Expr) -> Expr:
         """With what the names of the model's own block are computed from."""
-        for _ in range(len(self.local) + 1):
-            names = {n: self.local[n] for n in free_names(expr) if n in self.local and n not in self.values}
-            if not names:
-                break
-            expr = substitute(expr, names)
-        return expr
+        return _written_out(expr, {n: e for n, e in self.local.items() if n not in self.values})
 
     def _of_running(self, left: Expr, right: Expr) -> list[Said]:
         """Of two equal sizes that only the running model knows what has to be equal in them; nothing where that cannot
@@ -242,6 +238,10 @@ class _Root:
         """What is said of a condition: of a size that is computed, what it is computed from."""
         if condition.message == WHOLE and isinstance(left, Bin) and left.op == "%" and left.right != ONE:
             return f"{dims.expr_text(left.left)} must be a multiple of {dims.expr_text(left.right)}"
+        if condition.message == ROUNDED:
+            assert isinstance(condition.left, Bin)
+            text = dims.expr_text(self._expanded(condition.left.left))
+            return ROUNDED.format(text if len(text) <= LONGEST else "a product")
         text = dims.expr_text(self._expanded(condition.left))
         if condition.message == SIZE and not text.isidentifier() and len(text) <= LONGEST:
             return f"{text} must be at least 1"
@@ -316,20 +316,7 @@ class _Root:
         return expr.name in ("sqrt", "exp", "ceil", "minimum", "maximum") and all(map(self._is_positive, expr.args))
 
     def _is_integral(self, expr: Expr) -> bool:
-        """Whether it is a whole number by the way it is made."""
-        if isinstance(expr, Lit):
-            return Fraction(expr.text).denominator == 1
-        if isinstance(expr, Var):
-            return expr.name in self.whole
-        if isinstance(expr, Fn):
-            if expr.name in ("floor", "ceil"):
-                return True
-            return expr.name in ("minimum", "maximum", "abs") and all(map(self._is_integral, expr.args))
-        if expr.op == "**":
-            return self._is_integral(expr.left) and isinstance(expr.right, Lit) and expr.right.text.isdecimal()
-        if expr.op == "//":
-            return True
-        return expr.op != "/" and self._is_integral(expr.left) and self._is_integral(expr.right)
+        return dims.is_integral(expr, self.whole.__contains__)
 
     # --- without rounding ---
 
@@ -382,14 +369,26 @@ class _Root:
         return TESTS[op](*(dims.expr_value(substitute(e, own)) for e in (left, right)))
 
 
-def _products(exprs: Iterable[Expr]) -> Iterator[Condition]:
-    """That products by fractions are whole, `2.5 * width`: the text takes for an integer what is one for its numbers.
-    What is rounded anyway, `ceil(2.5 * width / 3)`, is written as it is."""
+def _taken_for_whole(exprs: Iterable[Expr]) -> Iterator[Condition]:
+    """That quotients, and products by fractions, are whole: the text takes for an integer what is one for its numbers,
+    `hidden // width`. What is rounded anyway, `ceil(2.5 * width / 3)`, is written as it is."""
     for e in exprs:
         if isinstance(e, Bin):
-            if e.op == "*" and not any(isinstance(x, Fn) for x in dims.inner(e)):
+            if e.op in "*/":
                 yield Condition(Bin("%", e, ONE), "==", ZERO, ROUNDED)
-            yield from _products((e.left, e.right))
+            yield from _taken_for_whole((e.left, e.right))
+        elif isinstance(e, Fn) and e.name not in ("ceil", "floor"):
+            yield from _taken_for_whole(e.args)
+
+
+def _written_out(expr: Expr, local: Mapping[str, Expr]) -> Expr:
+    """An expression with what its names are computed from."""
+    for _ in range(len(local) + 1):
+        names = {n: local[n] for n in free_names(expr) if n in local}
+        if not names:
+            break
+        expr = substitute(expr, names)
+    return expr
 
 
 def _pinned(conditions: Sequence[Condition], values: Mapping[str, Value]) -> list[Condition]:

@@ -551,6 +551,24 @@ def divides(expr: Expr) -> bool:
     return any(isinstance(e, Bin) and e.op == "/" for e in inner(expr))
 
 
+def is_integral(expr: Expr, whole: Callable[[str], bool]) -> bool:
+    """Whether an expression is an integer by the way it is made, whatever its names are worth: `2.5 * width` is one for
+    some widths alone. `whole` says which names are integers."""
+
+    def made(e: Expr) -> bool:
+        if isinstance(e, Lit):
+            return Fraction(e.text).denominator == 1
+        if isinstance(e, Var):
+            return whole(e.name)
+        if isinstance(e, Fn):
+            return e.name in ("floor", "ceil") or (e.name in ("minimum", "maximum", "abs") and all(map(made, e.args)))
+        if e.op == "**":
+            return made(e.left) and isinstance(e.right, Lit) and e.right.text.isdecimal()
+        return e.op == "//" or (e.op != "/" and made(e.left) and made(e.right))
+
+    return made(expr)
+
+
 PRECEDENCE = {"+": 60, "-": 60, "*": 70, "/": 70, "//": 70, "%": 70, "**": 90}
 NEGATIVE = 80
 """How tightly the sign of a negative number binds."""

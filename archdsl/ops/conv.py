@@ -549,7 +549,7 @@ class Transposed(Sliding):
             if padding_word(options) == "same" and call.holds(">=", spare, 0):
                 call.holds("==", binary("%", spare, num(2)), 0, HALVES)
             for n in (before, after, minus(before, after), minus(spare, plus(before, after))):
-                call.is_number(n, 0)
+                call.holds("==", n, 0)
             if call.holds(">=", minus(before, after), 0):
                 call.holds("<", minus(before, after), stride)
 

@@ -334,7 +334,7 @@ class Shift(Primitive):
                 option="by",
             )
         demand_filling(call, "fill")
-        far = by if call.holds(">=", by, 0) else binary("-", num(0), by)
+        far = num(abs(call.fixed(by)))
         demand_at_most(call, far, call.shape(0)[axis], "`shift` goes by no more positions than there are")
 
     def reads(self, node: OpNode) -> Sequence[Reads]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast as python
+import contextlib
 import copy
 import inspect
 import itertools
 import math
+import re
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -18,10 +22,13 @@ from torch import Tensor
 
 import archdsl
 from archdsl.api import to_torch
+from archdsl.backends.torch import emit
+from archdsl.diagnostics import ArchError
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import CallNode, Graph, Model, OpNode, Value
 from archdsl.ir.op import EVERYWHERE, At, Example, Reads, same
 from archdsl.ops import registry
+from archdsl.run.load import load_source
 
 NAMES = sorted(registry.names())
 CASES = [pytest.param(name, e, id=f"{name}-{i}") for name in NAMES for i, e in enumerate(registry.get(name).examples)]
@@ -113,6 +120,51 @@ def test_it_runs_in_bfloat16(name: str, example: Example) -> None:
     inputs = {k: t.bfloat16() if t.is_floating_point() else t for k, t in inputs_of(model, example).items()}
     for (_, value), found in zip(model.outputs, outputs_of(module, inputs), strict=True):
         assert found.dtype == (DTYPES[family(value)] or torch.bfloat16)
+
+
+NUMBER = re.compile(r"(?<![\w.])\d+\.?\d*(?![\w.])")
+
+
+def other_numbers(text: str) -> list[float]:
+    """Numbers to try instead of one that stands in an example."""
+    n = float(text) if "." in text else int(text)
+    return [o for o in dict.fromkeys((n + 1, n / 2 if "." in text else n // 2, 2 * n, 0)) if o != n]
+
+
+@pytest.mark.parametrize(("name", "example"), CASES)
+def test_another_config_is_right_or_refused(name: str, example: Example) -> None:
+    """Each number of an example in turn is a field of the Config, and set to others: the emitted module does what one
+    does that is compiled for them."""
+    for found in NUMBER.finditer(example.expression):
+        numbered = f"{example.expression[: found.start()]}n{example.expression[found.end() :]}"
+        text = text_of(replace(example, expression=numbered)).replace("model m(", f"model m(n = {found[0]})(", 1)
+        try:
+            model = archdsl.load(text=text)
+        except ArchError:  # a number of the language itself, as in an einsum
+            continue
+        made, inputs = load_source(emit(model)), inputs_of(model, example)
+        for n in other_numbers(found[0]):
+            if name == "experts" and n < float(found[0]):
+                continue  # what was chosen may be no expert then
+            try:
+                module = made(vars(sys.modules[made.__module__])["Config"](n=n)).eval()
+            except (AssertionError, ValueError):
+                continue
+            results, expected = run(module, inputs), None
+            with contextlib.suppress(ArchError):
+                meant = load_source(emit(archdsl.load(text=text, set={"n": n})))().eval()
+                meant.load_state_dict(module.state_dict())
+                expected = run(meant, inputs)
+            torch.testing.assert_close(results, expected, rtol=1e-4, atol=1e-5, equal_nan=True, msg=f"{text}, n = {n}")
+
+
+def run(module: Any, inputs: dict[str, Tensor]) -> list[Tensor] | None:
+    """The outputs of a module; None where it refuses the inputs."""
+    torch.manual_seed(0)
+    try:
+        return outputs_of(module, inputs)
+    except (AssertionError, IndexError, RuntimeError, ValueError):
+        return None
 
 
 @pytest.mark.parametrize(("name", "example"), CASES)

@@ -16,7 +16,20 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from archdsl.backends.torch.tree import OMITTED, Code, Part, PyNode, Read, Variable, constant, counted, lift, mapped, py
+from archdsl.backends.torch.tree import (
+    OMITTED,
+    Code,
+    NumberLeaf,
+    Part,
+    PyNode,
+    Read,
+    Variable,
+    constant,
+    counted,
+    lift,
+    mapped,
+    py,
+)
 from archdsl.frozen import Frozen
 from archdsl.ir.dims import Expr, Num, binary, free_names, num, same_shape, whole_number
 from archdsl.ir.graph import (
@@ -204,7 +217,7 @@ def drawn(law: Law, target: Tree) -> Tree:
 
     def by(function: str, *args: Num | Tree, **named: Num | Tree) -> Tree:
         call = f"nn.init.{function}({{target}}, {{*args}}, {{**named}})"
-        return py(call, target=target, args=args, named=named)
+        return py(call, target=target, args=[*map(_real, args)], named={k: _real(x) for k, x in named.items()})
 
     def gain(n: Num | None) -> dict[str, Num | Tree]:
         return {} if n is None or _is(n, 1) else {"gain": n}
@@ -228,8 +241,13 @@ def drawn(law: Law, target: Tree) -> Tree:
     return by("orthogonal_", **gain(law.gain))
 
 
+def _real(x: Num | Tree) -> Tree:
+    """A number of a law, which is no size: of one that is not whole nothing is rounded."""
+    return NumberLeaf(x.expr, x.value, real=True) if isinstance(x, Num) else x
+
+
 def _negative(n: Num) -> Tree:
-    return py("-{n}", n=n)
+    return py("-{n}", n=_real(n))
 
 
 def _is(n: Num, value: float) -> bool:
@@ -309,7 +327,10 @@ class _Scope:
 
     def input(self, i: int) -> Any:
         value = self.node.inputs[i]
-        return self.made[value] if isinstance(value, Value) else lift(value)
+        if isinstance(value, Value):
+            return self.made[value]
+        real = self.node.op.elementwise and not all(v.is_int for v in self.node.outputs)
+        return _real(value) if isinstance(value, Num) and real else lift(value)
 
     def has(self, i: int) -> bool:
         return i < len(self.node.inputs) and self.node.inputs[i] is not None

@@ -656,7 +656,11 @@ class Lowering:
         """An expression or statement with numbers in the block's names, each as short as it goes."""
         for name in words(x):
             self.note_helper(name)
-        found: X = mapped(x, lambda n: self.numbers.short(Num(n.value, n.expr)) if isinstance(n, NumberLeaf) else n)
+
+        def shortened(leaf: Any) -> Any:
+            return self.numbers.short(Num(leaf.value, leaf.expr), leaf.real) if isinstance(leaf, NumberLeaf) else leaf
+
+        found: X = mapped(x, shortened)
         return found
 
     def check(self, node: CheckNode) -> None:

@@ -367,6 +367,7 @@ class ClassWriter:
                 used |= {*_words(tree)}
                 found.insert(0, f"{self.line(target)} = {self.line(tree)}")
         kept = [f"self.{name} = {self.line(t)}" for name, t in self.settings.items() if t not in self.kept]
+        self.file.names |= {*words([*checks])}
         return [
             *(asserted(t, m, str) for t, m in checks.items() if t not in late),
             *found,

@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Literal
 
 from archdsl.backends.torch.tree import Axis, HyperLeaf, NumberLeaf, PyNode, call_tree, constant, mapped, word
@@ -131,11 +132,26 @@ class Numbers:
     def short(self, n: Num, real: bool = False) -> NumberLeaf:
         """A number of the block as a leaf, spelled as short as it goes."""
         expr = dims.shortest(n.expr, self.block.local) if dims.free_names(n.expr) else n.expr
-        if real:  # a name that the block computes is a size, `width // 8`: a real quotient is written out
-            quotients = {k: e for k, e in self.block.local.items() if dims.divides(e)}
-            while {*dims.free_names(expr)} & quotients.keys():
-                expr = dims.substitute(expr, quotients)
         return NumberLeaf(expr, n.value, real)
+
+    @cached_property
+    def sizes(self) -> Collection[str]:
+        """Names that the block computes and demands to be whole."""
+        whole = {c.left for c in (*self.block.asserts, *self.block.decisions) if c.op == "==" and c.right == Lit("0")}
+
+        def forms(name: str, e: Expr) -> Iterator[Expr]:
+            yield from (Bin("%", Var(name), Lit("1")), Bin("%", e, Lit("1")))
+            if isinstance(e, Bin) and e.op == "/":
+                yield Bin("%", e.left, e.right)
+
+        return {name for name, e in self.block.local.items() if not whole.isdisjoint(forms(name, e))}
+
+    @cached_property
+    def fractions(self) -> Mapping[str, Expr]:
+        """What the block has names for that need not be whole. It computes them as sizes, `width // 8`: where a real
+        number is meant they are written out."""
+        integers = (*self.sizes, *(k for k, e in self.block.local.items() if self.integral(e)))
+        return {k: e for k, e in self.block.local.items() if k not in integers}
 
     def expression(self, expr: Expr, real: bool = False) -> NumberLeaf:
         """A static expression of the block as a leaf."""
@@ -167,10 +183,14 @@ class Numbers:
         if isinstance(expr, Lit):
             return constant(expr.text)
         if isinstance(expr, Var):
+            if quotients == "real" and expr.name in self.fractions:
+                return self.spelled_by(self.fractions[expr.name], quotients, name)
             return name(expr.name)
         if isinstance(expr, Fn):
             return self._function(expr, quotients, name)
         op = expr.op
+        if op == "//" and quotients == "whole" and not (self.floors(expr.left) and self.integral(expr.right)):
+            return self._function(Fn("floor", (Bin("/", expr.left, expr.right),)), quotients, name)
         exact = quotients == "whole" and self.whole(expr) and self.whole(expr.left)
         if op == "/" and (exact or quotients == "sizes"):
             op = "//"
@@ -228,13 +248,20 @@ class Numbers:
             return False
 
     def integral(self, expr: Expr) -> bool:
-        """Whether an expression is an integer by the way it is made, whatever its names are worth: `2.5 * width` is one
-        for some widths alone."""
-        if isinstance(expr, Var) and expr.name in self.block.local:
-            return self.integral(self.block.local[expr.name])
-        if isinstance(expr, Bin) and expr.op in ("+", "-", "*"):
-            return self.integral(expr.left) and self.integral(expr.right)
-        return not dims.divides(expr) and self.whole(expr)
+        """Whether an expression is an integer by the way it is made."""
+        return dims.is_integral(expr, self._is_integer)
+
+    def _is_integer(self, name: str) -> bool:
+        made = self.block.local.get(name)
+        return self.whole(Var(name)) if made is None else name in self.sizes or self.integral(made)
+
+    def floors(self, expr: Expr) -> bool:
+        """Whether what is made of an expression by rounding down is the same if its own quotient is rounded down first:
+        `width // heads // 2`."""
+        made = self.block.local.get(expr.name) if isinstance(expr, Var) else None
+        if made is not None:
+            return self.integral(expr) or self.floors(made)
+        return self.whole(expr) and all(map(self.integral, _quotient(expr)))
 
     # --- whether it may be written ---
 
