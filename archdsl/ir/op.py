@@ -112,6 +112,9 @@ class TorchScope(Protocol):
         """In a step, the positions of its queries and those of the keys, which broadcast to [batch, …, query, key],
         with so many axes between; None where neither number is the length of the sequence."""
 
+    def varies_by_row(self, i: int) -> bool:
+        """In a step, whether input i has a further axis of batch in front, being made of positions."""
+
     def newest(self, i: int) -> Tree:
         """The new positions of input i, of which all are read."""
 

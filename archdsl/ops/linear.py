@@ -357,8 +357,17 @@ class Einsum(Primitive):
         equation = written(spelt, spread(result, node.outputs[0].rank))
         return g.Einsum(*(with_kernel(g, x) for x in g.args()), equation=equation)
 
+    def leading(self, node: OpNode, i: int) -> int | None:
+        """It gets the axis of batch that is the first of another tensor and of the result."""
+        terms, result = parsed(node.options["pattern"])
+        alone = "..." not in (*terms[i], *result) and result and result[0] not in terms[i]
+        fits = alone and any(term[:1] == result[:1] for term in terms)
+        return node.tensor(i).rank - len(result) + 1 if fits else None
+
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        equation = written(*parsed(node.options["pattern"]))
+        terms, result = parsed(node.options["pattern"])
+        terms = [[*result[: e.varies_by_row(i)], *term] for i, term in enumerate(terms)]
+        equation = written(terms, result)
         return e.py("torch.einsum({equation}, {*inputs})", equation=equation)
 
 
@@ -435,6 +444,9 @@ class MatMul(Primitive):
         )
         result = spread(("...", "rows", "columns"), node.outputs[0].rank)
         return Joint((tuple(a), tuple(b)), tuple(result), (0.0, 0.0))
+
+    def leading(self, node: OpNode, i: int) -> int | None:
+        return 0 if i == 0 else None
 
     def flops(self, node: OpNode) -> Cost:
         return Cost((contracted((*node.outputs[0].shape, node.tensor(0).shape[-1]), (0,), (1,)),))

@@ -29,6 +29,8 @@ from functools import lru_cache
 from typing import Any
 
 from archdsl.dependence.causality import prove_output
+from archdsl.dependence.lengths import stays
+from archdsl.dependence.solve import InputAxis
 from archdsl.diagnostics import ArchError, error
 from archdsl.frozen import Entity, Frozen
 from archdsl.ir import verify
@@ -175,7 +177,7 @@ def plan(model: Model, latents: bool = True) -> DecodePlan:
     Raises ArchError E0504 where its output depends on later positions, or an op has no step."""
     flat, root = unroll(model)
     time = _time(model, flat)
-    _demand_causal(model)
+    _demand_causal(model, time)
     found = _Planner(model, flat, time).plan(latents)
     for part in (found.before, found.step):
         verify.checked(part, violations, "the plan of decoding")
@@ -227,12 +229,25 @@ def _time(model: Model, flat: FlatGraph) -> Symbol:
     )
 
 
-def _demand_causal(model: Model) -> None:
-    """The first output must be proved not to depend on later positions."""
-    for problem in prove_output(model, next(v for _, v in model.outputs)):
+def _demand_causal(model: Model, time: Symbol) -> None:
+    """The first output must be proved not to depend on later positions, nor on how many these are."""
+    output = next(v for _, v in model.outputs)
+    for problem in prove_output(model, output):
         message = f"`{model.name}` cannot be decoded step by step: {problem.message}"
         help_ = "a model whose positions see later ones is compiled without `--decode`"
         raise ArchError([replace(problem, code="E0504", message=message, help=help_)])
+    sequence = next(
+        InputAxis(n, v, a) for n, v in model.inputs for a, d in enumerate(v.shape) if a and is_time(d, time)
+    )
+    fine, node = stays(model, output, sequence)
+    if not fine:
+        name = "it" if node is None else f"`{node.op.name}`"
+        raise _refuse(
+            f"`{model.name}` cannot be decoded step by step: what {name} makes of positions is another with each that "
+            "follows",
+            None if node is None else node.span,
+            "hide later positions first: `where(key <= query, …, 0)` before a sum, `-inf` before a softmax",
+        )
 
 
 class _Taken(Frozen):

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.nn.functional as F
-from decode_tools import inputs_for, widen
+from decode_tools import differences, inputs_for, torch_differences, widen
 from parity.test_onnx import CASES
 from parity.test_onnx import NOT_STEPPED as TWINS_NOT_STEPPED
 from torch import Tensor, nn
@@ -546,6 +546,127 @@ def test_names_of_the_methods_are_names_of_inputs_too(name: str) -> None:
     for _ in range(3):
         longer = torch.cat([longer, made(longer)[:, -1:].argmax(-1)], dim=1)
     assert torch.equal(made.generate(tokens, 3), longer[:, 5:])
+
+
+PAIRED = """
+block net(heads: size)(d: [q, k]) -> [heads, q, k] {
+  return unsqueeze(d, -1) -> mlp(hidden: 8, bias: true) -> linear(heads) -> rearrange("q k h -> h q k")
+}
+block layer(x: [batch, time, width], far: [time, time]) -> [batch, time, width] {
+  let half = width / 2
+  param c: [2, 1, 1] = ones
+  param e: [8, half] = normal(0.3)
+  param table: [16, 16] = normal(0.3)
+  q = x -> linear(width) -> split_heads(2)
+  k = x -> linear(width) -> split_heads(2)
+  v = x -> linear(width) -> split_heads(2)
+  i = unsqueeze(indices(time), -1)
+  j = indices(time)
+  s = einsum("b h q d, b h k d -> b h q k", q, k) / 3.0
+  z = einsum("b q d, b k d -> b q k", x -> linear(width), x)
+  EQUATIONS
+  return x + y + (x -> mlp(hidden: 8))
+}
+model m(width = 16)(tokens: token[batch, time]) -> [batch, time, 50] {
+  assert time <= 16
+  x = tokens -> embedding(50, width)
+  far = 0.2 * cast_like(unsqueeze(indices(time), -1) - indices(time), x)
+  for n in 2 { x = layer(x, far) as blocks }
+  y = x -> linear(50) as head
+  assert causal(y)
+  return y
+}
+"""
+HEADS = 'y = einsum("b h q k, b h k d -> b h q d", softmax(where(j <= i, s, -inf)), v) -> merge_heads -> linear(width)'
+PAIRS = {
+    "mask": f"s = where(i - j < 3, s, -1e4)  {HEADS}",
+    "kerple": f"s = s - abs(c) * log(1 + abs(c) * abs(i - j))  {HEADS}",
+    "fire": f"""d = cast_like(maximum(i - j, 0), x)
+      s = s + net(log(1 + d) / log(2 + cast_like(i, x)), heads: 2)  {HEADS}""",
+    "bias of sdpa": "y = sdpa(q, k, v, -c * log(1 + abs(i - j)), mask: causal & window(5)) -> merge_heads",
+    "bias without heads": "y = sdpa(x -> linear(width), x, x -> linear(width), far, mask: causal)",
+    "bias and alibi": "y = sdpa(q, k, v, sin(far), mask: causal, position: alibi) -> merge_heads",
+    "cope": f"""seen = j <= i
+      gates = where(seen, sigmoid(s), 0.0)
+      count = clamp((gates -> sum(keep: true)) - cumsum(gates) + gates, low: 0, high: 7)
+      part = count - floor(count)
+      place = einsum("b h q d, n d -> b h q n", q, e)
+      at = cast(floor(count), int)
+      s = s + (1 - part) * (place -> gather(at)) + part * (place -> gather(minimum(at + 1, 7)))  {HEADS}""",
+    "stick-breaking": """rest = where(j < i, log_sigmoid(-z), 0.0)
+      w = where(j < i, exp(log_sigmoid(z) + (rest -> sum(keep: true)) - cumsum(rest)), 0.0)
+      y = matmul(w, x -> linear(width))""",
+    "hyena": """filter = unsqueeze(j / 16, -1) -> linear(8) -> sin -> linear(width)
+      toeplitz = where(unsqueeze(j <= i, -1), filter[maximum(i - j, 0)], 0.0) -> cast_like(x)
+      gate, h = x -> conv1d(2 * width, kernel: 3, padding: causal) -> split(width, width)
+      y = gate * einsum("q k c, b k c -> b q c", toeplitz, h)""",
+    "weights of positions": """w = where(j <= i, exp(table[:time, :time] - far), 0.0)
+      y = einsum("q k, b k d -> b q d", w, x -> linear(width)) / (w -> sum(keep: true))""",
+    "relative keys": f"""r = clamp(i - j, low: 0, high: 4) -> embedding(5, half)
+      s = s + einsum("b h q d, q k d -> b h q k", q, r)  {HEADS}""",
+    "rows and columns": f"""d = 4 * unsqueeze(j // 4, -1) - 4 * (j // 4) + unsqueeze(j % 4, -1) - j % 4 + 15
+      s = s + (d -> embedding(31, 2) -> permute(2, 0, 1)) + 0.1 * cast_like(unsqueeze(j % 2, -1), x)  {HEADS}""",
+    "the other way round": "y = matmul(where(i <= j, exp(far), 0.0) -> transpose(0, 1), x -> linear(width))",
+    "sums over queries": f"s = s - 0.1 * cumsum(abs(far), axis: 0)  {HEADS}",
+    "with heads and without": f"s = s * unsqueeze(softmax(where(j <= i, z, -inf)), 1)  {HEADS}",
+    "groups of heads": """g = q -> unsqueeze(2)
+      s = where(j <= i, einsum("b h g q d, b h k d -> b h g q k", g, k) - far, -inf)
+      y = einsum("b h g q k, b h k d -> b q h g d", softmax(s), v) -> flatten(2)""",
+    "handed on": f"s = s - far * far  {HEADS}",
+    "one axis": f"""h = (x -> linear(2) -> transpose(1, 2)) + cumsum(sin(squeeze(c, -1) * j), axis: 1)
+      v = v * unsqueeze(h, -1)  {HEADS}""",
+    "training": f"""d = 0.1 * far
+      if training {{ d = d -> dropout(0.2) }}
+      s = s - 2 * d  {HEADS}""",
+    "biases of keys": f"""b = sin(0.3 * cast_like(j, x))
+      s = s + b + 0.1 * unsqueeze(b, -1)
+      w = indices(time) -> embedding(16, half)
+      v = v + unsqueeze(einsum("b q k, k d -> b q d", where(j <= i, z, 0.0), w), 1)
+      r = sdpa(q, k, v, unsqueeze(b, 0) * c, mask: causal) -> merge_heads
+      x = x + r  {HEADS}""",
+    "queries and keys of one": f"""t = cast_like(j, x) + 0.5
+      s = s - 0.1 * (unsqueeze(t, -1) - t) * unsqueeze(t % 2, -1) * 0.5  {HEADS}""",
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_of_positions_that_a_spec_computes(name: str) -> None:
+    """Both back ends step them: in chunks, with tensors of fixed sizes, in rows that are padded on either side."""
+    model = archdsl.load(text=PAIRED.replace("EQUATIONS", PAIRS[name]))
+    found = torch_differences(model)
+    assert {"static", "left", "right", "left, static"} <= found.keys()
+    assert max(*found.values(), *differences(model).values()) < TOLERANCE
+    module, tokens = compiled(model), prompts()
+    assert torch.equal(module.generate(tokens, 5), continued(module, tokens, 5)[:, 6:])
+    with pytest.raises(AssertionError):
+        module.generate(tokens, 11)  # of at most 16 positions
+
+
+def test_what_pairs_pass_through_is_as_without_a_cache() -> None:
+    source = emit(archdsl.load(text=PAIRED.replace("EQUATIONS", PAIRS["fire"])), Extras(frozenset({"generate"})))
+    assert "def step" not in source
+    taken = re.findall(r"class (\w+)\(nn.Module\).*?def forward\(self, ([^)]*)\)", source, re.DOTALL)
+    assert dict(taken)["MLP"] == "x: Tensor"
+    assert "cache.by_row(" in source
+
+
+@pytest.mark.parametrize(
+    ("equations", "message"),
+    [
+        ("y = matmul(where(j <= i, softmax(far), 0.0), x)", "what `softmax` makes of positions is another"),
+        (f"s = s + cast_like((i - j) -> flip(1), x)  {HEADS}", "what `flip` makes of positions is another"),
+        ("w = where(j <= i, z, -inf) -> unsqueeze(0)  y = matmul(softmax(w + far), x) -> squeeze(0)", "in a way"),
+        (
+            "h = q -> permute(1, 0, 2, 3)  y = sdpa(h, h, h, mask: causal) -> permute(1, 0, 2, 3) -> merge_heads",
+            "first axis",
+        ),
+        (f"t = scan h: [time] = 0 for row in far {{ h = h + row  emit h }}  s = s + t  {HEADS}", "has no step"),
+        (f"for n in 2 {{ s = s + far  far = far + c }}  {HEADS}", "handed on and changed"),
+    ],
+)
+def test_pairs_that_no_step_makes_are_refused(equations: str, message: str) -> None:
+    with pytest.raises(ArchError, match=f"E0504.*{message}"):
+        emit(archdsl.load(text=PAIRED.replace("EQUATIONS", equations)), GENERATE)
 
 
 def test_several_axes_of_heads_are_refused() -> None:

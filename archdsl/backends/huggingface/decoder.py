@@ -32,12 +32,15 @@ class Decoder:
         try:
             self.plan: DecodePlan = plan(self.outlined.model, latents=False)
             self._demand_cache()
-            first = Assigner(self.plan).root()
+            assigner = Assigner(self.plan)
+            first = assigner.root()
         except ArchError as problem:
             found = problem.diagnostics[0]
             if found.code != "E0504":
                 raise
             raise self.refuse(found.message) from None
+        if assigner.pairs.nodes:
+            raise self.refuse("it makes biases, masks or tables of positions itself, in a way that has no step there")
         self.roles = {roles.block: roles for roles in _all_roles(first)}
         self._demand_attention()
 

@@ -151,7 +151,7 @@ class FormsWriter(PositionsWriter):
         first = flat.outputs[0]
         target = first.rank
         if first in self.plan.positional:
-            target = max(self._rank_of(flat, i) for i in range(len(flat.inputs)))
+            target = max(target + 1, *(self._rank_of(flat, i) for i in range(len(flat.inputs))))
         add = self.builder.add
         if rank < target:
             y: ir.Value = add("Unsqueeze", [x, list(range(1, target - rank + 1))])
@@ -227,7 +227,7 @@ class FormsWriter(PositionsWriter):
     def _made_rank(self, maker: FlatOp, output: Value, inner: Sequence[int]) -> int:
         """How many axes a tensor has that is made of positions by row."""
         if maker.node.op.elementwise and inner:
-            return max(inner)
+            return max(output.rank + 1, *inner)
         return 4 if self.asked_pairs else output.rank + 1
 
     def as_table(self, value: Value) -> ir.Value:

@@ -268,19 +268,20 @@ class StepWriter(FormsWriter):
             elif flat in plan.latents:
                 self.absorbed(flat)
             else:
-                self.ready(flat, first.rank)
+                self.ready(flat)
                 super().op(flat)
 
-    def ready(self, flat: FlatOp, rank: int) -> None:
-        """See to it that inputs made of positions by row fit the others."""
-        op = flat.node.op
-        if any(self.is_by_row(flat, i) for i in range(len(flat.inputs))) and not (op.elementwise or op.by_rows):
+    def ready(self, flat: FlatOp) -> None:
+        """See to it that inputs made of positions by row fit the others, whose first axis is that of the batch."""
+        op, batch = flat.node.op, self.plan.step.inputs[0].shape[0].value
+        fits = (op.elementwise or op.by_rows) and flat.outputs[0].shape[0].value == batch
+        if any(self.is_by_row(flat, i) for i in range(len(flat.inputs))) and not fits:
             raise RowsUnsupportedError(op.name)
 
     def carry(self, flat: FlatOp, carry: CarriedState) -> None:
         builder = self.builder
         builder.path = flat.path
-        self.ready(flat, flat.outputs[0].rank)
+        self.ready(flat)
         names = [f"{carry.layer}.{s.name}" for s in carry.states]
         made, after = flat.node.op.onnx_step(flat.node, OnnxNodeScope(self, flat), [self.pasts[n] for n in names])
         for value, x in zip(flat.outputs, self.results(flat, made), strict=True):

@@ -385,7 +385,8 @@ class Scheduler:
             around, aliases = self.out, dict(self.aliases)
             self.out = []
             self.body(body.steps)
-            for variable, tree in zip(joined, body.outputs, strict=True):
+            ends = zip(joined, body.outputs, branch.outputs, strict=True)
+            for variable, tree, _ in sorted(ends, key=lambda e: e[1] == Read(e[2])):  # copies of them come first
                 self.emit(Bind((variable,), self.take(tree)))
             arms.append(tuple(self.out))
             self.out, self.aliases = around, aliases

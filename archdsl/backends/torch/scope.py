@@ -158,6 +158,9 @@ class TorchNodeScope:
     def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[Tree, Tree] | None:
         return None
 
+    def varies_by_row(self, i: int) -> bool:
+        return False
+
     def newest(self, i: int) -> Tree:
         return self.input(i)
 

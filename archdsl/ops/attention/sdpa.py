@@ -215,6 +215,9 @@ class SDPA(Primitive):
             terms.append(tuple(scores[-rank:]) if rank >= 2 else tuple(f"sink{i}" for i in range(rank)))
         return Joint(tuple(terms), (*lead, "query", "value"), (None, None, None, 0.0, -math.inf, None)[: len(terms)])
 
+    def leading(self, node: OpNode, i: int) -> int | None:
+        return 0 if i == 4 else None
+
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         q = node.tensor(0)
         if e.in_steps and q.rank == 3:  # the causal mask of steps is [batch, 1, new, keys]
@@ -226,7 +229,7 @@ class SDPA(Primitive):
 
         def headed(i: int) -> Tree:
             value = node.inputs[i]
-            lacks = one_head and isinstance(value, Value) and value.rank == 3
+            lacks = one_head and isinstance(value, Value) and (value.rank == 3 or e.varies_by_row(i))
             return e.py("{x}[:, None]", x=e.input(i)) if lacks else e.input(i)
 
         q, k = tensor_inputs(node, 0, 1)

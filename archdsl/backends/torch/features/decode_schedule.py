@@ -10,8 +10,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from archdsl.diagnostics import ArchError, error
-from archdsl.diagnostics.source import Span
+from archdsl.backends.torch.features.pairs import Pairs, misread, refuse, span_of
 from archdsl.ir.dims import Num, expr_text
 from archdsl.ir.graph import (
     Block,
@@ -27,7 +26,7 @@ from archdsl.ir.graph import (
     node_outputs,
 )
 from archdsl.ir.op import same
-from archdsl.passes.decode import ALL, DecodePlan, has, is_time
+from archdsl.passes.decode import ALL, FIXED, NEW, DecodePlan, has, is_time
 from archdsl.passes.flatten import FlatNode, FlatOp, Unrolled
 
 
@@ -43,7 +42,8 @@ class Role(Enum):
     TABLE = auto()
     """It is made of positions alone, and has one axis of them: the first step computes it for all positions to come."""
     PAIRS = auto()
-    """It is made of positions alone, for pairs of queries and keys: each step computes it for its own."""
+    """It is made of positions alone, for pairs of queries and keys, or what the spec computes these from: each step
+    computes it for its own."""
     STEP = auto()
     """It depends on the new positions: each step computes it for them."""
 
@@ -74,6 +74,18 @@ class Roles:
     """Tables that are read at the positions of keys."""
     rows: dict[Value, tuple[int, int]] = field(default_factory=dict)
     """Of tables: the axis of time, and how many axes there are in the readers between that of batch and that one."""
+    forms: dict[Node, dict[str, dict[int, str]]] = field(default_factory=dict)
+    """What the spec computes pairs of positions from: the forms in which each step computes it, and for each the form
+    that inputs are read in."""
+    own_form: dict[Value, str] = field(default_factory=dict)
+    """Of what is made by these: the form that it has between blocks; FIXED where it has rows."""
+    varying: dict[tuple[Node, int], int] = field(default_factory=dict)
+    """Inputs that are made of positions and have a further axis of batch in front, and how many axes they need more
+    behind it than for other readers."""
+    at_keys: set[tuple[Node, int]] = field(default_factory=set)
+    """Inputs made of pairs, or of keys, that are read at all positions."""
+    unlike: set[Node] = field(default_factory=set)
+    """Those of `forms` that no `forward` computes so."""
     at_positions: dict[OpNode, int] = field(default_factory=dict)
     """What each step makes of its new positions: how many axes its readers have between those of batch and time."""
     callees: dict[CallNode, Roles] = field(default_factory=dict)
@@ -81,10 +93,11 @@ class Roles:
     def special(self) -> bool:
         """Whether a step through the block is another than `forward`."""
         kept = (self.readers, self.kept, self.kept_values, self.latent, self.carries, self.held)
-        parts = (*kept, self.at_positions)
-        if any(parts) or any(r in (Role.TABLE, Role.PAIRS) for r in self.role.values()):
+        parts = (*kept, self.at_positions, self.unlike)
+        masks = (r is Role.PAIRS and isinstance(n, OpNode) and n not in self.forms for n, r in self.role.items())
+        if any(parts) or any(masks) or Role.TABLE in self.role.values():
             return True
-        return any(c.special() for n, c in self.callees.items() if self.role[n] is Role.STEP)
+        return any(c.special() for n, c in self.callees.items() if self.role[n] in (Role.STEP, Role.PAIRS))
 
     def signature(self) -> Hashable:
         """Equal for calls of one block that are taken alike."""
@@ -99,6 +112,10 @@ class Roles:
             len(self.held),
             len(self.whole),
             tuple(self.rows.values()),
+            tuple((*f,) for f in self.forms.values()),
+            tuple(self.own_form.values()),
+            tuple(self.varying.values()),
+            len(self.at_keys),
             tuple(self.at_positions.values()),
             tuple(c.signature() for c in self.callees.values()),
         )
@@ -108,11 +125,6 @@ def windows(block: Block) -> dict[OpNode, Num | None]:
     """The primitives of a block, in order: how many positions each sees, None where it has no window."""
     found = ((n, n.op.window(n)) for n in nodes_within(block.graph) if isinstance(n, OpNode))
     return {n: seen[1] if seen is not None else None for n, seen in found}
-
-
-def refuse(message: str, span: Span | None = None) -> ArchError:
-    help_ = "compile it without `generate`; `--to onnx --decode` may take it step by step"
-    return error("E0504", message, span, help=help_)
 
 
 def nodes_within(graph: Graph) -> Iterator[Node]:
@@ -145,31 +157,36 @@ class Assigner:
             for i, v in enumerate(node.inputs):
                 if isinstance(v, Value):
                     self.readers.setdefault(v, []).append((node, i))
-        self.positional = self.of_positions()
+        self.positional, uniform = self.of_positions()
+        self.pairs = Pairs(plan, self.readers, self.positional | uniform)
+        self.readers = {v: [r for r in each if r[0] not in self.pairs.nodes] for v, each in self.readers.items()}
+        self.further: dict[tuple[FlatNode, int], int] = {}
+        """Inputs made of pairs, and how many axes more they need behind that of batch than for other readers."""
+        self.rows = dict(self.of_rows())
         self.directly = self.of_new_positions()
         self.latent_bases = {v for latent in plan.latents.values() for v in latent.base}
-        if plan.whole:
-            raise refuse("scores are read at other queries or keys than the own")
+        if not plan.whole <= plan.positional:
+            spans = (span_of(n) for n in plan.step.nodes if n in plan.beside)
+            raise refuse("it reads scores at other queries or keys than the own", next(spans, None))
         assert plan.root is not None
         self.home = dict(self.homes(plan.root))
         self.kept_at_maker = self.of_shared()
         self.windows = self.of_windows()
         self.skipped = {n for latent in plan.latents.values() for n in latent.chain}
 
-    def of_positions(self) -> set[Value]:
-        """Tensors made of positions alone. Those that take their type from one that is not are computed with it, and
-        those that are the same everywhere, with what is made of these, at the new positions."""
+    def of_positions(self) -> tuple[set[Value], set[Value]]:
+        """Tensors made of positions alone, and those that are the same everywhere: with what is made of these they are
+        computed at the new positions. Those that take their type from one that is not are neither."""
         found: set[Value] = set()
         uniform: set[Value] = set()
         for node in self.plan.step.nodes:
-            moving = (v for v in node.inputs if isinstance(v, Value) and v in self.plan.forms)
-            if not set(node.outputs) <= self.plan.positional or not all(v in found for v in moving):
-                continue
-            alike = isinstance(node, FlatOp) and node.node.op.alike
-            same_everywhere = alike or any(v in uniform for v in node.inputs)
-            part = uniform if same_everywhere and self.times(node.outputs[0]) == 1 else found
-            part |= set(node.outputs)
-        return found
+            timed = (v for v in node.inputs if v in self.plan.positional or v in self.plan.forms)
+            if set(node.outputs) <= self.plan.positional and all(v in found or v in uniform for v in timed):
+                alike = isinstance(node, FlatOp) and node.node.op.alike
+                same_everywhere = alike or any(v in uniform for v in node.inputs)
+                part = uniform if same_everywhere and self.times(node.outputs[0]) == 1 else found
+                part |= set(node.outputs)
+        return found, uniform
 
     def of_new_positions(self) -> dict[FlatNode, int]:
         """What is made of positions alone and can be made of the new ones in each step, since every op from the
@@ -211,7 +228,7 @@ class Assigner:
         does not read it at its own position."""
         if any(v in self.positional for v in flat.outputs):
             return known.get(flat)
-        fits = isinstance(flat, FlatOp) and (flat.node.op.elementwise or flat.node.op.leading(flat.node, i) is not None)
+        fits = isinstance(flat, FlatOp) and self.takes_rows(flat, i)
         return self.between(flat, i, value) if fits and ALL not in self.plan.needs.get((flat, i), ()) else None
 
     def of_windows(self) -> dict[FlatNode, Num]:
@@ -253,6 +270,7 @@ class Assigner:
         for node in nodes_within(unrolled.block.graph):
             if isinstance(node, OpNode | ScanNode) and found.role[node] is Role.STEP:
                 self.details(node, unrolled, found)
+        self.note_forms(unrolled, found)
         for node in nodes_within(unrolled.block.graph):
             if found.role[node] is Role.PAIRS and any(f in self.windows for f in unrolled.nodes.get(node, ())):
                 assert isinstance(node, OpNode)
@@ -282,6 +300,8 @@ class Assigner:
             return self.together(inside)
         if isinstance(node, CondNode) and not node.otherwise.nodes:  # it hands on what there was before
             given = {unrolled.values.get(v) for v in node.outputs} - {None}
+            if any(self.plan.makers.get(v) in self.pairs.nodes for v in given if v):
+                return Role.PAIRS
             return Role.STEP if any(v in self.plan.forms for v in given if v) else Role.FIRST if given else Role.NOTHING
         if isinstance(node, LoopNode | CondNode):
             inside = {self.role(n, unrolled, found) for g in inner_graphs(node) for n in nodes_within(g)}
@@ -305,6 +325,8 @@ class Assigner:
     def flat_role(self, flat: FlatNode) -> Role:
         if flat in self.skipped and not self.needed_beside(flat):
             return Role.NOTHING
+        if flat in self.pairs.nodes:
+            return Role.PAIRS
         if flat in self.in_step:
             if any(v in self.positional for v in flat.outputs):
                 if flat in self.directly:  # in every iteration or none, as what reads it
@@ -348,6 +370,10 @@ class Assigner:
             for i, v in enumerate(flat.inputs):
                 if isinstance(v, Value):
                     self.check_rows(flat, i, v)
+                    if v in self.pairs.made and (flat, i) not in self.further:
+                        found.at_keys.add((node, i))
+                    elif v in self.plan.positional and self.times(v):
+                        found.varying[node, i] = self.further.get((flat, i), 0)
 
     def note_kept(self, node: OpNode, flats: Sequence[FlatNode], found: Roles) -> None:
         here: dict[int, int] = {}
@@ -383,9 +409,13 @@ class Assigner:
             maker, readers = self.plan.makers.get(value), self.all_readers(value)
             if value in self.latent_bases:
                 continue
+            if value.shape[0].value != self.pairs.batch:
+                name = value.name or "a tensor"
+                raise refuse(f"`{name}` is kept, and its first axis is not that of the batch", value.span)
             home = self.home[maker] if maker is not None else None
-            apart = len(readers) > 1 or any(self.home[n] is not home for n, _ in readers)
-            if (apart or maker is None) and len(readers) != len(self.readers[value]):
+            alone = len(readers) == len(self.readers[value])
+            apart = len(readers) > 1 or (alone and any(self.home[n] is not home for n, _ in readers))
+            if (apart or maker is None) and not alone:
                 raise refuse(f"`{value.name or 'a tensor'}` is read both at its new positions and at all of them")
             if apart and maker is not None:
                 if not isinstance(maker, FlatOp):
@@ -406,18 +436,62 @@ class Assigner:
         """Who reads all positions of a value."""
         return [(n, i) for n, i in self.readers.get(value, ()) if ALL in self.plan.needs.get((n, i), ())]
 
+    # --- pairs of positions ---
+
+    def note_forms(self, unrolled: Unrolled, found: Roles) -> None:
+        """In which forms a step computes what pairs of positions are made of."""
+        pairs = self.pairs
+        for value, flat in unrolled.values.items():
+            if flat in self.rows:
+                found.rows[value], found.own_form[value] = self.rows[flat], FIXED
+            elif flat in pairs.forms and self.plan.makers[flat] in pairs.nodes:
+                found.own_form[value] = ALL if ALL in pairs.forms[flat] else NEW
+        for node, flats in unrolled.nodes.items():
+            one, forms = flats[-1], {f for each in flats for v in each.outputs for f in pairs.forms.get(v, ())}
+            if not forms:
+                continue
+            made = (f for f in sorted(forms) if f == ALL or pairs.at_new(one) is not None)
+            found.forms[node] = {f: pairs.reads(one, f) for f in made}
+            reads = found.forms[node].get(NEW, {})
+            inputs = all(pairs.forms[v] == {f} for i, f in reads.items() if isinstance(v := one.inputs[i], Value))
+            own = one in pairs.nodes and not any(v in self.rows for v in one.outputs)
+            if not (forms == {NEW} and reads and inputs and own):
+                found.unlike.add(node)
+
+    def of_rows(self) -> Iterator[tuple[Value, tuple[int, int]]]:
+        """What is made of pairs, and what else reads of it at the new positions: the axis of these, and how many axes
+        there are in all readers between that of batch and its own."""
+        for value in self.pairs.made:
+            between: dict[tuple[FlatNode, int], int] = {}
+            for node, i in self.readers.get(value, ()):
+                if self.pairs.wanted(node, i) == NEW:
+                    if not isinstance(node, FlatOp) or not self.takes_rows(node, i):
+                        raise misread(node)
+                    between[node, i] = self.between(node, i, value)
+            if between:
+                least = min(between.values())
+                self.further |= {reader: n - least for reader, n in between.items()}
+                yield value, (self.pairs.axes(value)[0], least)
+
+    def takes_rows(self, flat: FlatOp, i: int) -> bool:
+        """Whether an op takes an input with a further axis of batch in front."""
+        op, output = flat.node.op, flat.outputs[0]
+        fits = op.elementwise or op.leading(flat.node, i) is not None
+        return fits and (output in self.plan.positional or output.shape[0].value == self.pairs.batch)
+
     # --- tables ---
 
     def check_rows(self, flat: FlatNode, i: int, value: Value) -> None:
         """A table is read at the new positions by ops that take one more axis."""
         axes = [a for a, d in enumerate(value.shape) if has(d, self.plan.time)]
-        if value not in self.positional or len(axes) != 1 or flat in self.directly:
+        known = flat in self.directly or value in self.pairs.made
+        if value not in self.positional or len(axes) != 1 or known:
             return
         if not isinstance(flat, FlatOp):
             raise refuse("a scan reads a table of positions")
         op, wanted = flat.node.op, self.plan.needs.get((flat, i), ())
-        if not (op.elementwise or op.leading(flat.node, i) is not None) or ALL in wanted:
-            raise refuse(f"`{op.name}` reads a table of positions in a way that has no decode step")
+        if not self.takes_rows(flat, i) or ALL in wanted:
+            raise refuse(f"`{op.name}` reads a table of positions in a way that has no decode step", flat.node.span)
 
     def between(self, flat: FlatNode, i: int, value: Value) -> int:
         """How many axes a reader has between that of batch and those of a table."""
@@ -446,10 +520,6 @@ class Assigner:
         axes = [a for a, d in enumerate(flat.shape) if has(d, self.plan.time)]
         moving = [(n, i) for n, i in self.readers.get(flat, ()) if not self.is_placed(n)]
         pairs = [n for n, _ in self.readers.get(flat, ()) if self.is_placed(n) and self.flat_role(n) is Role.PAIRS]
-        for node in pairs:
-            if not (isinstance(node, FlatOp) and node.node.op.by_rows):
-                span = node.node.span if isinstance(node, FlatOp) else None
-                raise refuse("a PyTorch step pairs queries with keys by `mask` and `position` alone", span)
         if moving and pairs:
             name = f" `{value.name}`" if value.name else ""
             raise refuse(f"the table{name} is read at the new positions and at those of keys")

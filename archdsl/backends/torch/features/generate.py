@@ -169,7 +169,9 @@ class Generate(Section):
         if group in self.classes.merged or plain.before is not None:
             return False
         forward = plain.method if group is not None else self.classes.forward or plain.method
-        found = merged(forward, lowering.lowered.method, lowering.aliases, 4 if group is None else 2)
+        found = merged(
+            forward, lowering.lowered.method, {**lowering.twins, **lowering.aliases}, 4 if group is None else 2
+        )
         if found is not None:
             self.classes.merged[group] = found
         return found is not None

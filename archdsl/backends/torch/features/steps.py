@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within, refuse
+from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within
+from archdsl.backends.torch.features.pairs import refuse
 from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Modules, Parameter, cache_name, context_type
 from archdsl.backends.torch.program import Bind, Conditional, Do, Step, Suite, absent
 from archdsl.backends.torch.scope import TorchNodeScope
@@ -27,6 +28,7 @@ from archdsl.ir.graph import (
     LoopNode,
     LossNode,
     OpNode,
+    ParamNode,
     ScanNode,
     Value,
     node_outputs,
@@ -35,7 +37,8 @@ from archdsl.ir.graph import (
 from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
 from archdsl.ir.walk import block_tensors
-from archdsl.passes.decode import DecodePlan, has, is_time
+from archdsl.passes.dce import live
+from archdsl.passes.decode import ALL, NEW, DecodePlan, has, is_time
 
 if TYPE_CHECKING:
     from archdsl.backends.torch.classes import ClassGroup
@@ -54,6 +57,10 @@ class StepScope(TorchNodeScope):
         return "linear" if self.lowering.section.on_cpu else "F.linear"
 
     def positions(self, length: Num, offset: Num | None = None) -> Tree:
+        form = self.lowering.form.get(self.node)
+        if form is not None:
+            found = self.lowering.of_form(form)
+            return found if offset is None else self.py("{x} + {offset}", x=found, offset=offset)
         middle = self.lowering.roles.at_positions.get(self.node)
         if middle is None:
             return super().positions(length, offset)
@@ -75,6 +82,9 @@ class StepScope(TorchNodeScope):
             key = py(f"{{x}}[:{axes}, None]", x=last)
         return self.let("query", py(f"{{s}}.positions[:{axes}, :, None]", s=state)), self.let("key", key)
 
+    def varies_by_row(self, i: int) -> bool:
+        return (self.lowering.declared.get(self.node, self.node), i) in self.lowering.roles.varying
+
     def newest(self, i: int) -> Tree:
         state, value = self.lowering.state, self.node.inputs[i]
         if isinstance(value, Value) and not self.lowering.of_time(value):  # of an encoder's sequence
@@ -84,8 +94,15 @@ class StepScope(TorchNodeScope):
         return py("{s}.newest({x})", s=state, x=super().input(i))
 
     def input(self, i: int) -> Tree:
-        if self.node.inputs[i] in self.lowering.roles.whole:
+        roles = self.lowering.roles
+        if self.node.inputs[i] in roles.whole:
             return py("{x}[: {s}.end]", x=super().input(i), s=self.lowering.state)
+        key = self.lowering.declared.get(self.node, self.node), i
+        if key in roles.at_keys:
+            return self.lowering.read(self.lowering.in_form(self.node.inputs[i], ALL))
+        more = roles.varying.get(key, 0)
+        if more:
+            return py(f"{{x}}[:{', None' * more}]", x=super().input(i))
         return self.newest(i) if self._is_own_padding(i) else super().input(i)
 
     def _is_own_padding(self, i: int) -> bool:
@@ -126,7 +143,8 @@ class StepLowering(Lowering):
         idle = {v for n in nodes_within(graph) if roles.role[n] is Role.NOTHING for v in node_outputs(n)}
         inner = [g for node in nodes_within(graph) for g in inner_graphs(node)]
         carried = [v for node in nodes_within(graph) if isinstance(node, LoopNode) for v in node.starts]
-        unread = [*carried, *(v for each in (graph, *inner) for v in each.outputs)]  # results, and what loops hand on
+        given = [v for node in nodes_within(graph) if isinstance(node, CallNode) for v in reads(node)]
+        unread = [*carried, *given, *(v for each in (graph, *inner) for v in each.outputs)]  # whoever is handed it
         self.aliases |= {v: lift(None) for v in unread if v in idle}
         self.unmasked = absent(forward.method.steps)
         self.section = section
@@ -136,6 +154,12 @@ class StepLowering(Lowering):
         self.state = Read(self.states)
         self.declared: dict[OpNode, OpNode] = {}
         """The nodes of the model of which those lowered here have other inputs."""
+        self.form: dict[IrNode, str] = {}
+        """Of nodes that pairs of positions are computed from: for which positions they are lowered here."""
+        self.formed: dict[tuple[Value, str], Value] = {}
+        """What these make, in each form."""
+        self.twins: dict[Any, Tree] = {}
+        """What is one value in `forward`, and has another form here."""
         self.narrows = False
         """Whether the model's step can be asked for one place of each row."""
         self.root = roles.block is section.plan.model.block
@@ -217,13 +241,19 @@ class StepLowering(Lowering):
                 if value in self.plan.caches:
                     kept = self.keeping([Read(value)], self.plan.caches[value].axis, value.rank)
                     self.put(taken((value,), kept))
-        for node in graph.nodes:
-            if role[node] is Role.ALWAYS:
-                self.node(node, graph)
-        self.first([n for n in graph.nodes if role[n] in (Role.FIRST, Role.TABLE)], graph)
+        early = [n for n in graph.nodes if role[n] in (Role.FIRST, Role.TABLE)]
+        always = [n for n in graph.nodes if role[n] is Role.ALWAYS]
+        read_early = {v for n in early for v in reads(n)}
+        before = live(always, read_early, inputs_of=reads, outputs_of=node_outputs)
+        for node in before:
+            self.node(node, graph)
+        self.first(early, graph)
         narrowed, read = self.narrowed(graph) if top else (None, None)
         for node in graph.nodes:
-            if role[node] in (Role.STEP, Role.PAIRS):
+            if node in self.roles.forms:
+                self.in_forms(node, graph)
+            apart = role[node] is Role.PAIRS and node in self.roles.forms
+            if role[node] in (Role.STEP, Role.PAIRS, Role.ALWAYS) and not apart and node not in before:
                 self.node(node, graph)
             if read is not None and node is narrowed:
                 self.narrow(read)
@@ -328,12 +358,12 @@ class StepLowering(Lowering):
         read = (v for n in later for v in reads(n))
         return list(dict.fromkeys(v for v in (*read, *graph.outputs) if v is not None and v in made))
 
-    def for_all(self, step: Step) -> Step:
+    def for_all(self, step: Step, length: str = "{s}.capacity") -> Step:
         """A statement with the length of the sequence replaced by that of all positions to come."""
 
         def name(name: str) -> Tree:
             if self.is_length(name):
-                return py("{s}.capacity", s=self.state)
+                return py(length, s=self.state)
             value = self.block.axes.get(name) or self.block.hypers.get(name)
             return NumberLeaf(Var(name), value.value if isinstance(value, Num) else self.numbers.worth(Var(name)))
 
@@ -388,6 +418,74 @@ class StepLowering(Lowering):
                     tree = self.keeping([self.read(value)], self.roles.kept_values[value], value.rank)
                     self.put(taken((kept,), tree))
                     self.aliases[value] = Read(kept)
+
+    def in_forms(self, node: IrNode, graph: Graph) -> None:
+        """What pairs of positions are made of, in each form that is read: at all positions, or at the new ones of all
+        rows, one after another."""
+        assert isinstance(node, OpNode | ParamNode)
+        forms, outputs = self.roles.forms[node], node_outputs(node)
+        alone = self.roles.role[node] is Role.PAIRS
+        for form, wanted in forms.items():
+            made = outputs if alone and form == next(iter(forms)) else tuple(map(self.twin, outputs))
+            here: IrNode = replace(node, output=made[0]) if isinstance(node, ParamNode) else node
+            if isinstance(node, OpNode):
+                inputs = tuple(self.in_form(v, wanted[i]) if i in wanted else v for i, v in enumerate(node.inputs))
+                here = replace(node, inputs=inputs, outputs=made)
+            self.form[here] = form
+            around, self.steps = self.steps, []
+            super().node(here, graph)
+            self.steps = [*around, *(self.for_all(s, "{s}.end") if form == ALL else s for s in self.steps)]
+            self.formed |= {(v, form): m for v, m in zip(outputs, made, strict=True)}
+        for value in outputs:
+            if alone and value in self.roles.rows:
+                self.by_row(value)
+
+    def twin(self, value: Value) -> Value:
+        """The value in another form, under its name."""
+        found = replace(value)
+        self.lowered.method.hints[found] = value.name or self.lowered.method.hints.get(value, "h")
+        self.twins[value] = Read(found)
+        return found
+
+    def in_form(self, value: Any, form: str) -> Any:
+        """A value in the form that is read; rows of all positions, if it is there for these alone."""
+        own = self.roles.own_form.get(value)
+        if own == form or (value, form) in self.formed:
+            return self.formed.get((value, form), value)
+        if own != ALL and (value, ALL) not in self.formed:
+            name = value.name or "a tensor"
+            raise refuse(f"`{name}`, made of pairs of positions, is both handed on and changed", value.span)
+        axis = next(a for a, d in enumerate(value.shape) if has(d, self.plan.time))
+        every, found = self.read(self.formed.get((value, ALL), value)), self.twin(value)
+        self.aliases[found] = py(f"{{x}}[{':, ' * axis}{{at}}]", x=every, at=self.of_form(form))
+        return found
+
+    def of_form(self, form: str) -> Tree:
+        """The positions for which something is computed: all, or the new ones of all rows, one after another."""
+        new, every = (py(text, s=self.state) for text in ("{s}.positions.flatten()", "{s}.keys"))
+        nodes = (n for n in self.roles.forms if isinstance(n, OpNode) and n.op.at_positions(n))
+        asked = {f for n in nodes for f in self.roles.forms[n]}
+        if len(asked) == 1 or form not in asked:
+            return self.positions(new if form == NEW else every)
+        found, keys = self.positions(new), self.shared("keys", every)
+        assert isinstance(found, Read)
+        self.twins[found.value] = keys
+        return found if form == NEW else keys
+
+    def by_row(self, value: Value) -> None:
+        """Cut the axis of new positions into that of batch, in front, and theirs."""
+        axis, between = self.roles.rows[value]
+        new = self.read(self.in_form(value, NEW))
+        for (other, form), made in self.formed.items():
+            if other is made is value:  # whose name is that of its rows from here on
+                self.formed[value, form] = self.twin(value)
+                self.aliases[self.formed[value, form]] = self.read(value)
+        tree = py("{s}.by_row({x}, {*axis})", s=self.state, x=new, axis=[axis] * bool(axis))
+        if between:
+            tree = py(f"{{x}}[:{', None' * between}]", x=tree)
+        found = Variable(value.name or self.lowered.method.hints.get(value, "h"))
+        self.put(Bind((found,), tree, nested=False))
+        self.aliases[value] = Read(found)
 
     def with_kept(self, node: OpNode) -> OpNode:
         """The node with inputs of which all positions are read: what is new of them is appended to what was kept."""
@@ -513,7 +611,7 @@ class StepLowering(Lowering):
 
     def call(self, node: CallNode, graph: Graph) -> None:
         callee = self.roles.callees.get(node)  # none of a call within a scan
-        if callee is not None and self.roles.role[node] is Role.STEP and callee.special():
+        if callee is not None and self.roles.role[node] in (Role.STEP, Role.PAIRS) and callee.special():
             group = self.classes.group(node.block)
             self.stepping = group, self.section.method(group, callee)
         else:

@@ -40,6 +40,10 @@ class Cache:
         """Return the new positions of x [batch, all]."""
         return x.gather(1, self.positions.expand(x.size(0), -1))
 
+    def by_row(self, x: Tensor, axis: int = 0) -> Tensor:
+        """Cut an axis of the new positions of all rows: [1 or batch, …, new, …]."""
+        return x.unflatten(axis, self.positions.shape).movedim(axis, 0)
+
     def store(self, *tensors: Tensor) -> None:
         """Keep tensors that the first step has computed."""
         self.entries.append([*tensors])
