@@ -516,8 +516,6 @@ class Primitive:
     by_rows: ClassVar[bool] = False
     """Whether its ONNX form takes tensors with a further axis in front: positions that differ by row. Element-wise ops
     do."""
-    reads_latent: ClassVar[bool] = False
-    """Whether it can read keys and values in the form of what they are projections of: see `onnx_absorbed`."""
     expression: str = ""
     """The template of its PyTorch (see `TorchScope.py`), where options do not change it."""
     operator: str = ""
@@ -590,6 +588,10 @@ class Primitive:
     def may_have_weights(cls) -> bool:
         """Whether an application may have weights of its own."""
         return cls.weights is not Primitive.weights
+
+    def reads_latent(self, node: OpNode) -> bool:
+        """Whether it can read keys and values in the form of what they are projections of: see `onnx_absorbed`."""
+        return False
 
     def build(self, call: Application) -> Sequence[Value]:
         """What an application becomes in the graph; by default one node, or its input where it is `neutral`."""

@@ -539,7 +539,7 @@ class _Planner:
             if ALL in form and isinstance(value, Value):
                 self.whole_readers.setdefault(value, []).append(node)
         for node in found.step.nodes:
-            if isinstance(node, FlatOp) and node.node.op.reads_latent and node not in found.carries:
+            if isinstance(node, FlatOp) and node.node.op.reads_latent(node.node) and node not in found.carries:
                 kept = [node.inputs[i] for i in sorted(node.node.op.cached_inputs(node.node))]
                 values = [v for v in kept if isinstance(v, Value) and v in found.caches]
                 if len(values) == len(kept):

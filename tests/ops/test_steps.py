@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from decode_tools import differences
+from decode_tools import differences, torch_differences
 from ops.test_contract import CASES, changed, compiled, inputs_of, outputs_of, perturbed, sampled
 
 import archdsl
@@ -125,3 +125,18 @@ def test_keys_and_values_are_kept_in_their_narrowest_form() -> None:
     assert [int(c.value.shape[-1]) for c in caches] == [6, 2]
     assert isinstance(node.outputs[0], Value)
     assert max(differences(model).values()) < 1e-5
+
+
+@pytest.mark.parametrize(("kv_heads", "narrow"), [(8, True), (2, False), (1, True)])
+def test_heads_in_groups_keep_keys_and_values(kv_heads: int, narrow: bool) -> None:
+    """Keys and values much wider than what they are made of are read in its form, where each head has its own or all
+    have one."""
+    text = f"""
+    model m(vocab = 30)(tokens: token[batch, time]) {{
+      x = tokens -> embedding(vocab, 8)
+      x += gqa(heads: 8, kv_heads: {kv_heads}, head_dim: 16, mask: causal, position: alibi)(x)
+      return x -> linear(vocab) as head
+    }}"""
+    model = archdsl.load(text=text)
+    assert bool(plan(model).latents) == narrow
+    assert max((differences(model) | torch_differences(model)).values()) < 1e-5

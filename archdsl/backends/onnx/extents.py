@@ -146,7 +146,7 @@ class FormsWriter(PositionsWriter):
         """A tensor of positions by row, [batch, …], with as many axes as the result of an element-wise op has."""
         rank = self.ranks.get(x)
         op = flat.node.op
-        if rank is None or not (op.elementwise or op.reads_latent):
+        if rank is None or not (op.elementwise or op.family == "attention"):
             return x
         first = flat.outputs[0]
         target = first.rank

@@ -65,7 +65,6 @@ class SDPA(Primitive):
 
     family = "attention"
     worth_hoisting = True
-    reads_latent = True
     by_rows = True
     further_inputs = 1
     typed = 0
@@ -349,6 +348,10 @@ class SDPA(Primitive):
         if node.options["softcap"] is not None or node.inputs[5] is not None:
             return Saved(outputs=(0,), own=written)  # no fused kernel has them
         return Saved(outputs=(0,), own=((Amount(times(q.shape[:-1])), "float32"),), scores=written)
+
+    def reads_latent(self, node: OpNode) -> bool:
+        q, k, v = (x.shape[-3].value if x.rank > 3 else 1 for x in map(node.tensor, range(3)))
+        return {k, v} <= {1, q}  # heads that share none with others
 
     def cached_inputs(self, node: OpNode) -> Mapping[int, tuple[int, str]]:
         rank = node.outputs[0].rank
