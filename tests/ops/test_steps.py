@@ -75,6 +75,8 @@ STEPPED = {
     "strided or near": "sdpa(q, q, q, mask: causal & (window(2) | strided(3))) -> merge_heads",
     "the prefix and near": "sdpa(q, q, q, mask: causal & (window(2) | prefix(1))) -> merge_heads",
     "scan": "s",
+    "scores of earlier queries": """softmax(where(j <= i, p, -inf) - (where((j <= i) & (j < i), relu(p), 0)
+        -> shift(1, axis: 1) -> cumsum(axis: 1))) -> matmul(x)""",
 }
 
 
@@ -85,6 +87,9 @@ def test_steps_give_what_the_whole_gives(what: str) -> None:
         "q": "q = x -> linear(8) as q -> split_heads(2)",
         "d": "param d: [8, 4] = normal(1)",
         "h": "param start: [8] = normal(1)\n  h = start -> unsqueeze(0) -> expand(0, batch)",
+        "i": "i = indices(time) -> unsqueeze(1)",
+        "j": "j = indices(time) -> unsqueeze(0)",
+        "p": 'p = einsum("b q d, b k d -> b q k", x, x)',
         "s": "s = scan h: [batch, 8] = 0.5 for x_t in x { h = tanh((h -> linear(8) as hh) + x_t)  emit h }",
     }
     needed = [text for name, text in lines.items() if _mentions(expression, name)]
