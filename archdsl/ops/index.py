@@ -314,6 +314,7 @@ class Shift(Primitive):
     `fill`."""
 
     passes = 0
+    fills = True
     neutral = ("by", 0)
     signature = "shift(by: int = 1, axis: int = 1, fill: number = 0)(x: [...]) -> [...]"
     examples = shown(
@@ -340,6 +341,9 @@ class Shift(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis = axis_index(node)
         return (own_but(node.tensor(0).rank, axis, later(axis, number(node, "by"), -1)),)
+
+    def absent(self, node: OpNode) -> float | None:
+        return float(number(node, "fill"))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         by = int(number(node, "by"))
@@ -383,6 +387,7 @@ class Pad(Primitive):
     """`before` and `after` positions more along an axis, filled with `value`."""
 
     passes = 0
+    fills = True
     signature = "pad(before: int = 0, after: int = 0, axis: int = 1, value: number = 0)(x: [...]) -> [...]"
     examples = shown(
         "x -> pad(2)",
@@ -419,6 +424,9 @@ class Pad(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis = axis_index(node)
         return (own_but(node.tensor(0).rank, axis, later(axis, number(node, "before"), -1)),)
+
+    def absent(self, node: OpNode) -> float | None:
+        return float(number(node, "value"))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         before, after = (int(n) if n.static else n for n in (number(node, "before"), number(node, "after")))

@@ -8,6 +8,7 @@ from decode_tools import differences
 from ops.test_contract import CASES, changed, compiled, inputs_of, outputs_of, perturbed, sampled
 
 import archdsl
+from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import Example, Primitive
 from archdsl.ops import registry
@@ -100,6 +101,37 @@ def test_steps_give_what_the_whole_gives(what: str) -> None:
     )
     found = differences(model, last=True)
     assert max(found.values()) < 1e-5, found
+
+
+@pytest.mark.parametrize(
+    ("what", "reader"),
+    [
+        ("unsqueeze(indices(time), 1) -> flip(0) -> cast(float)", "flip"),
+        ("w[:time] -> mean(axis: 0)", "mean"),
+        ("w[:time] -> softmax(axis: 0)", "softmax"),
+        ("w[:time] -> shift(-1, axis: 0)", "shift"),
+        ("unsqueeze(w[:time], 0) -> conv1d(8, kernel: 3)", "conv1d"),
+        ("max(where(j <= i, p, 0), keep: true)", "max"),
+        ("sum(where(j <= i, p, 1), keep: true)", "sum"),
+        ("matmul(where(j <= i, softmax(where(j <= i, p, 1)), 0), x)", "softmax"),
+    ],
+)
+def test_numbers_that_depend_on_what_follows_are_refused(what: str, reader: str) -> None:
+    """No later token reaches them, and yet the whole sequence gives others than its beginning."""
+    text = f"""model m(vocab = 30)(tokens: token[batch, time]) {{
+      x = tokens -> embedding(vocab, 8)
+      param w: [64, 8] = normal(1)
+      i = indices(time) -> unsqueeze(1)
+      j = indices(time) -> unsqueeze(0)
+      p = einsum("b q d, b k d -> b q k", x, x)
+      y = x * ({what})
+      GIVEN
+      return y -> linear(vocab) as head
+    }}"""
+    with pytest.raises(ArchError, match=f"<text>:7: E0504 .*: what `{reader}` (gives depends|makes of positions)"):
+        plan(archdsl.load(text=text.replace("GIVEN", "")))
+    if "where" in what:
+        assert plan(archdsl.load(text=text.replace("GIVEN", "assume causal(y)")))
 
 
 def _mentions(expression: str, name: str) -> bool:
