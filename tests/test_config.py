@@ -32,8 +32,11 @@ def config(text: str) -> Any:
     return sys.modules[made.__module__].Config
 
 
+WINDOWED = "return x -> mha(heads: 1, head_dim: n, mask: causal & window(2))"
 BODIES = {
     # What is decided: hyper-parameters and body of a model over x: [batch, time, 8]; what is recorded beside sizes.
+    "wide enough for blocks": ("n = 16", WINDOWED, ["n >= 16"]),
+    "too narrow for blocks": ("n = 8", WINDOWED, []),
     "folded if": ("n = 3", "if n > 2 { x = x -> linear(8) }\n return x", ["n >= 3"]),
     "the other side": ("n = 1", "if n > 2 { x = x -> linear(8) }\n return x", ["n <= 2"]),
     "either of two": ("n = 3, k = 0", "return if n > 2 or k > 0 then -x else x", ["n >= 3"]),
