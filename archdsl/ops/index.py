@@ -336,7 +336,8 @@ class Shift(Primitive):
             )
         demand_filling(call, "fill")
         far = num(abs(call.fixed(by)))
-        demand_at_most(call, far, call.shape(0)[axis], "`shift` goes by no more positions than there are")
+        if call.shape(0)[axis].static:
+            demand_at_most(call, far, call.shape(0)[axis], "`shift` goes by no more positions than there are")
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis = axis_index(node)
@@ -346,8 +347,15 @@ class Shift(Primitive):
         return float(number(node, "fill"))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        by = int(number(node, "by"))
-        return padded(g, g.arg(0), by, -by, axis_index(node), number(node, "fill"))
+        by, axis, fill = int(number(node, "by")), axis_index(node), number(node, "fill")
+        if not self._may_be_short(node):
+            return padded(g, g.arg(0), by, -by, axis, fill)
+        x = padded(g, g.arg(0), max(by, 0), max(-by, 0), axis, fill)
+        return g.Slice(x, [max(-by, 0)], [-by if by > 0 else END], [axis])
+
+    def _may_be_short(self, node: OpNode) -> bool:
+        """Whether there may be fewer positions than it goes by."""
+        return not node.tensor(0).shape[axis_index(node)].static and abs(int(number(node, "by"))) > 1
 
     def states(self, node: OpNode) -> Sequence[State]:
         """The last positions, less `fill`, so that there is nothing before the first."""
@@ -380,7 +388,11 @@ class Shift(Primitive):
         by, fill = int(number(node, "by")), number(node, "fill")
         after = node.tensor(0).rank - 1 - axis_index(node)
         more = {} if equals(fill, 0) else {"value": fill}
-        return e.py("F.pad({0}, {widths}, {**more})", widths=(*(0, 0) * after, by, -by), more=more)
+        if not self._may_be_short(node):
+            return e.py("F.pad({0}, {widths}, {**more})", widths=(*(0, 0) * after, by, -by), more=more)
+        part = ":, " * axis_index(node) + ("{cut}:" if by < 0 else ":{cut}")
+        widths = (*(0, 0) * after, max(by, 0), max(-by, 0))
+        return e.py(f"F.pad({{0}}, {{widths}}, {{**more}})[{part}]", widths=widths, more=more, cut=-by)
 
 
 class Pad(Primitive):
