@@ -207,6 +207,14 @@ def test_conditions_are_said_once_and_hold() -> None:
     assert of(text) == ["minimum(layers, width, heads, vocab, context) >= 1", "width % heads == 0", "width % 4 == 0"]
 
 
+@pytest.mark.parametrize(("inner", "said"), [("n * k", False), ("n * k + 4", True)])
+def test_what_holds_of_a_named_product_is_not_asserted(inner: str, said: bool) -> None:
+    body = f"let inner = {inner}  return x -> linear(inner) -> split_heads(n) -> merge_heads"
+    block = f"block cut(n, k)(x: [batch, time, width]) -> [...] {{ {body} }}"
+    model = archdsl.load(text=f"{block}\n{spec('n = 2, k = 4', 'return x -> cut(n, k)')}")
+    assert ("must be a multiple of" in emit(model)) == said
+
+
 def test_a_refused_config_says_what_holds() -> None:
     """In a sentence; a field that changes nothing any more is refused as well."""
     text = spec("n = 0, k = 4", "return x -> dropout(n) -> split_heads(k) -> merge_heads")
