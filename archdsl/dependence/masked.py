@@ -70,8 +70,8 @@ class MaskedWalk(DependenceWalk):
 
 
 def read_too_far(model: Model, output: Value, sequence: InputAxis) -> Diagnostic | None:
-    """What is wrong, an error E0504, if an output depends by what is masked on how many positions of a sequence follow its
-    own; None if it does not. What the model assumes to be causal is taken not to."""
+    """What is wrong, an error E0504, if an output depends on how many positions of a sequence follow its own, by what
+    is masked; None if it does not. What the model assumes to be causal is taken not to."""
     walk, graph = MaskedWalk(sequence), model.block.graph
     kept = (n for n in graph.nodes if not isinstance(n, CausalNode) or n.assumed)
     walk.run(replace(graph, nodes=(*kept, CausalNode(output, 1))), [walk.there(v, None) for _, v in model.inputs])

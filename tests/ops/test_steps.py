@@ -59,8 +59,6 @@ STEPPED = {
     "selective_scan": "selective_scan(x, softplus(x), -exp(d), x[..., :4], x[..., 4:], skip: d[:, 0])",
     "linear_attention": "linear_attention(q, elu(q) + 1, q) -> merge_heads",
     "linear_attention, normalized": "linear_attention(elu(q) + 1, elu(q) + 1, q, normalize: true) -> merge_heads",
-    "linear_attention, decayed alike": """linear_attention(q, q, q,
-        log_decay: (-unsqueeze(square(d[:2, 0]), 1)) -> expand(1, time)) -> merge_heads""",
     "linear_attention, decayed": "linear_attention(q, q, q, log_decay: log_sigmoid(q[..., 0])) -> merge_heads",
     "conv1d": "x -> conv1d(8, kernel: 3, dilation: 2, padding: causal)",
     "conv1d of each head": "q -> conv1d(4, kernel: 3, padding: causal) -> merge_heads",
