@@ -275,6 +275,18 @@ def test_run_is_deterministic(run: Run) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("command", ["run", "verify"])
+def test_a_sequence_too_short_for_a_window_is_refused(run: Run, command: str) -> None:
+    text = (
+        "model m(sound: [batch, time, 4]) -> [...] { return sound -> conv1d(4, kernel: 8, stride: 4, padding: none) }"
+    )
+    Path("short.arch").write_text(text)
+    assert run(command, "short.arch", "--seq", "8").status == 0
+    done = run(command, "short.arch", "--seq", "7")
+    assert (done.status, "error[E0503]: these lengths leave `conv1d` nothing to give" in done.err) == (1, True)
+
+
+@pytest.mark.slow
 def test_run_refuses_weights_of_another_model(run: Run) -> None:
     run("init", "tiny.arch", "-o", "w.safetensors")
     done = run("run", "tiny.arch", "--set", "layers=3", "--weights", "w.safetensors")

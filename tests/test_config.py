@@ -32,8 +32,11 @@ def config(text: str) -> Any:
     return sys.modules[made.__module__].Config
 
 
+WINDOWED = "return x -> mha(heads: 1, head_dim: n, mask: causal & window(2))"
 BODIES = {
     # What is decided: hyper-parameters and body of a model over x: [batch, time, 8]; what is recorded beside sizes.
+    "wide enough for blocks": ("n = 16", WINDOWED, ["n >= 16"]),
+    "too narrow for blocks": ("n = 8", WINDOWED, []),
     "folded if": ("n = 3", "if n > 2 { x = x -> linear(8) }\n return x", ["n >= 3"]),
     "the other side": ("n = 1", "if n > 2 { x = x -> linear(8) }\n return x", ["n <= 2"]),
     "either of two": ("n = 3, k = 0", "return if n > 2 or k > 0 then -x else x", ["n >= 3"]),
@@ -202,6 +205,14 @@ def test_conditions_are_said_once_and_hold() -> None:
       head: lm
     }"""
     assert of(text) == ["minimum(layers, width, heads, vocab, context) >= 1", "width % heads == 0", "width % 4 == 0"]
+
+
+@pytest.mark.parametrize(("inner", "said"), [("n * k", False), ("n * k + 4", True)])
+def test_what_holds_of_a_named_product_is_not_asserted(inner: str, said: bool) -> None:
+    body = f"let inner = {inner}  return x -> linear(inner) -> split_heads(n) -> merge_heads"
+    block = f"block cut(n, k)(x: [batch, time, width]) -> [...] {{ {body} }}"
+    model = archdsl.load(text=f"{block}\n{spec('n = 2, k = 4', 'return x -> cut(n, k)')}")
+    assert ("must be a multiple of" in emit(model)) == said
 
 
 def test_a_refused_config_says_what_holds() -> None:

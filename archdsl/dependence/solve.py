@@ -88,7 +88,8 @@ class DependenceWalk(Interpreter[Fact]):
     def result(self, node: OpNode, k: int, facts: Sequence[Fact | None]) -> Fact | None:
         """What is known of an op's output, given that of its inputs; None for nothing."""
         output, first = node.outputs[k], facts[0] if facts else None
-        if all(f is None for f in facts):
+        read = self.read(node, facts)
+        if all(f is None for f in read):
             layout = flat_layout(output)
             return self.fact(layout, ((),) * len(self.sources), *self.made(node, k, layout))
         how = node.op.regroups(node) if first is not None else None
@@ -99,17 +100,21 @@ class DependenceWalk(Interpreter[Fact]):
         reads = self.reads(node, k)
         if output.rank != node.outputs[0].rank:
             reads = [far(r, node.outputs[0]) for r in reads]
-        inputs = [(f, r) for f, r in zip(facts, reads, strict=True) if f is not None]
+        inputs = [(f, r) for f, r in zip(read, reads, strict=True) if f is not None]
         layout = result_layout(output, inputs)
         bounds = mapped(inputs, layout)
         joint = node.op.joint(node)
-        together = joined(facts, node.inputs, joint) if joint is not None and k == 0 else None
+        together = joined(read, node.inputs, joint) if joint is not None and k == 0 else None
         if together is not None:
             other, closer, known = together
             if other == layout:
                 bounds = tuple(b if a is ANYWHERE else a for a, b in zip(closer, bounds, strict=True))
                 return self.fact(layout, bounds, known, None)
         return self.fact(layout, bounds, *self.known(node, k, facts, reads, layout))
+
+    def read(self, node: OpNode, facts: Sequence[Fact | None]) -> Sequence[Fact | None]:
+        """What bounds the result of an op: the facts of its inputs."""
+        return facts
 
     def reads(self, node: OpNode, k: int) -> Sequence[Reads]:
         """Which positions of its inputs an op reads for its k-th output."""
@@ -143,6 +148,9 @@ class DependenceWalk(Interpreter[Fact]):
             return known, positions if keeps_positions(output) else None
         if op.elementwise:
             return self.pointwise(node, facts, reads, layout)
+        if op.fills and first is not None:
+            known, _ = moved(first, reads[0], layout)
+            return tuple((form, value) for form, value in known if value == op.absent(node)), None
         if first is None or k or first.layout != layout:
             return made, None
         own = [(form, op.constant(node, (value,))) for form, value in first.known]

@@ -167,7 +167,6 @@ class BlockBuilder(Decisions):
         self.made: dict[Hashable, Value] = {}
         self.first_of: dict[Hashable, list[Num]] = {}
         """The numbers of what is made once, as they were spelled first."""
-        self.local: dict[str, Expr] = {}
         self.axes: dict[str, Num] = {}
         self.tensors: set[str] = set()
         """The names of tensors that sizes are called by: `table.0`."""

@@ -272,6 +272,12 @@ def _by_kind(target: Primitive | Declared, args: Sequence[Argument], numbers: bo
         elif given_tensor and name not in tensor_names:
             if isinstance(value, Absent):
                 continue
+            header = target.header if isinstance(target, Primitive) else target.node.header
+            if hyper := next((h for h in header.hypers or () if h.name == name), None):
+                help_ = "`keys(t)` and `queries(t)` are masks made of a tensor" if hyper.kind == "mask" else ""
+                raise error(
+                    "E0203", f"`{name}` of `{target.name}` is static, and a tensor was given", where, help=help_
+                )
             help_ = one_of(name, sorted(tensor_names), "its tensors are")
             raise error("E0205", f"`{target.name}` has no tensor `{name}`", where, help=help_)
         elif given_tensor or (name in tensor_names and value is None):

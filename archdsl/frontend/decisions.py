@@ -21,6 +21,8 @@ class Decisions:
     """Conditions of one block, recorded while it is elaborated."""
 
     def __init__(self) -> None:
+        self.local: dict[str, Expr] = {}
+        """What the names of the block are computed from."""
         self.asserts: list[Condition] = []
         """Those that the emitted class checks again."""
         self.decisions: dict[tuple[Expr, str, Expr], Condition] = {}
@@ -29,8 +31,12 @@ class Decisions:
 
     def remember(self, left: Expr, op: str, right: Expr, message: str) -> None:
         """A condition that holds and that the emitted class checks again for other numbers of its user."""
-        if isinstance(left, dims.Bin) and left.op == "%" and right == Lit("0") and _always_divides(left):
-            return
+        spelled: Expr | None = left
+        while isinstance(spelled, dims.Bin) and spelled.op == "%" and right == Lit("0"):
+            if _always_divides(spelled):
+                return
+            further = dims.substitute(spelled, self.local)  # `inner` as `heads * head_dim`
+            spelled = None if further == spelled else further
         if left == right:  # and the same for all numbers
             return
         entry = Condition(left, op, right, message)

@@ -15,7 +15,7 @@ from archdsl.frontend.schemes import SCHEMES
 from archdsl.ir import masks
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, OpNode, Value
-from archdsl.ir.walk import every_node
+from archdsl.ir.walk import every_node, nodes_below, ops_below
 from archdsl.ops import registry
 from archdsl.resources import library_index
 from archdsl.syntax import ast
@@ -50,6 +50,7 @@ def lints(model: Model, module: SpecModule) -> list[Diagnostic]:
         *_post_norm(model, module),
         *_assumed(model),
         *_mixed_rows(model),
+        *_widened(model),
     ]
     unique = {(d.code, d.message, d.span): d for d in found}
     return sorted(unique.values(), key=lambda d: d.span.start if d.span is not None else 0)
@@ -312,3 +313,20 @@ def _mixed_rows(model: Model) -> Iterator[Diagnostic]:
         text = f"a row of {what} depends on other rows of the batch{by}"
         help_ = "what is computed of a row then depends on its batch"
         yield Diagnostic("W0408", text, node.span if node is not None else None, help=help_)
+
+
+def _widened(model: Model) -> Iterator[Diagnostic]:
+    """W0409: layers that make float32 of what they hand on."""
+    for loop in nodes_below(model.block.graph):
+        if not isinstance(loop, LoopNode) or not loop.iterations:
+            continue
+        body = loop.bodies[loop.iterations[0]]
+        for start, end in zip(loop.starts, body.outputs, strict=False):
+            if end is None or (start.dtype, end.dtype) != ("float", "float32"):
+                continue
+            mixed = (n for n in ops_below(body) if n.op.elementwise and n.outputs[0].dtype == "float32")
+            spans = (n.span for n in mixed if any(isinstance(v, Value) and v.dtype == "float" for v in n.inputs))
+            span = next((s for s in spans if s is not None and not s.source.library), loop.span)
+            text = "the layers hand on float32, in which all that follows is computed, whatever the model's type"
+            help_ = "`cast_like(y, x)` brings a tensor to the type of another"
+            yield Diagnostic("W0409", text, span, help=help_)

@@ -110,7 +110,8 @@ class OpCall:
     def is_whole(self, n: Num) -> bool:
         if isinstance(n.value, Poly):
             return is_size_like(n.value)
-        return self.frame.is_whole(n, self._decided())
+        kind = "whole numbers" if isinstance(n.value, int) else "fractions"
+        return self.frame.is_whole(n, f"`{self.op.name}` was compiled for {kind}: compile again with --set")
 
     def fixed(self, n: Num) -> int:
         return int(self.frame.fixed(n, self._decided()))

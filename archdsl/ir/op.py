@@ -534,6 +534,8 @@ class Primitive:
     """Of a norm: how many float32 numbers of each row its gradients need beside the input."""
     moves: ClassVar[bool] = False
     """Whether each element of the result is that of the first input at exactly the position that `reads` gives."""
+    fills: ClassVar[bool] = False
+    """Whether it moves positions along, and puts `absent` where none comes from."""
     relation: str = ""
     """`<=`, `==`, …, where the result says whether the first input stands in that relation to the second."""
     chosen: ClassVar[tuple[int, ...]] = ()
@@ -648,6 +650,10 @@ class Primitive:
 
     def combines(self, node: OpNode) -> Sequence[Fraction] | None:
         """The factors of the inputs where the result is the sum of them, each times a number; None otherwise."""
+        return None
+
+    def absent(self, node: OpNode) -> float | None:
+        """The number that counts as if it were not there where positions are read: 0 in a sum. None for none."""
         return None
 
     def joint(self, node: OpNode) -> Joint | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -351,6 +352,9 @@ class Convolution(Windowed):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return self.reads_of_windows(node, EVERYWHERE)
 
+    def absent(self, node: OpNode) -> float | None:
+        return 0.0
+
     def states(self, node: OpNode) -> Sequence[State]:
         """Of windows that end at the own position: the positions before it."""
         x, window = node.tensor(0), self.windows(node.options)[0]
@@ -462,6 +466,9 @@ class Pooling(Windowed):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return self.reads_of_windows(node, same(self.channel_axis(node.tensor(0).rank)))
+
+    def absent(self, node: OpNode) -> float | None:
+        return -math.inf if self.function == "max" else 0.0
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """Time and channels are the last two axes as height and width are, and of channels a window holds one."""

@@ -314,6 +314,7 @@ class Shift(Primitive):
     `fill`."""
 
     passes = 0
+    fills = True
     neutral = ("by", 0)
     signature = "shift(by: int = 1, axis: int = 1, fill: number = 0)(x: [...]) -> [...]"
     examples = shown(
@@ -335,15 +336,26 @@ class Shift(Primitive):
             )
         demand_filling(call, "fill")
         far = num(abs(call.fixed(by)))
-        demand_at_most(call, far, call.shape(0)[axis], "`shift` goes by no more positions than there are")
+        if call.shape(0)[axis].static:
+            demand_at_most(call, far, call.shape(0)[axis], "`shift` goes by no more positions than there are")
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis = axis_index(node)
         return (own_but(node.tensor(0).rank, axis, later(axis, number(node, "by"), -1)),)
 
+    def absent(self, node: OpNode) -> float | None:
+        return float(number(node, "fill"))
+
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        by = int(number(node, "by"))
-        return padded(g, g.arg(0), by, -by, axis_index(node), number(node, "fill"))
+        by, axis, fill = int(number(node, "by")), axis_index(node), number(node, "fill")
+        if not self._may_be_short(node):
+            return padded(g, g.arg(0), by, -by, axis, fill)
+        x = padded(g, g.arg(0), max(by, 0), max(-by, 0), axis, fill)
+        return g.Slice(x, [max(-by, 0)], [-by if by > 0 else END], [axis])
+
+    def _may_be_short(self, node: OpNode) -> bool:
+        """Whether there may be fewer positions than it goes by."""
+        return not node.tensor(0).shape[axis_index(node)].static and abs(int(number(node, "by"))) > 1
 
     def states(self, node: OpNode) -> Sequence[State]:
         """The last positions, less `fill`, so that there is nothing before the first."""
@@ -376,13 +388,18 @@ class Shift(Primitive):
         by, fill = int(number(node, "by")), number(node, "fill")
         after = node.tensor(0).rank - 1 - axis_index(node)
         more = {} if equals(fill, 0) else {"value": fill}
-        return e.py("F.pad({0}, {widths}, {**more})", widths=(*(0, 0) * after, by, -by), more=more)
+        if not self._may_be_short(node):
+            return e.py("F.pad({0}, {widths}, {**more})", widths=(*(0, 0) * after, by, -by), more=more)
+        part = ":, " * axis_index(node) + ("{cut}:" if by < 0 else ":{cut}")
+        widths = (*(0, 0) * after, max(by, 0), max(-by, 0))
+        return e.py(f"F.pad({{0}}, {{widths}}, {{**more}})[{part}]", widths=widths, more=more, cut=-by)
 
 
 class Pad(Primitive):
     """`before` and `after` positions more along an axis, filled with `value`."""
 
     passes = 0
+    fills = True
     signature = "pad(before: int = 0, after: int = 0, axis: int = 1, value: number = 0)(x: [...]) -> [...]"
     examples = shown(
         "x -> pad(2)",
@@ -419,6 +436,9 @@ class Pad(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis = axis_index(node)
         return (own_but(node.tensor(0).rank, axis, later(axis, number(node, "before"), -1)),)
+
+    def absent(self, node: OpNode) -> float | None:
+        return float(number(node, "value"))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         before, after = (int(n) if n.static else n for n in (number(node, "before"), number(node, "after")))

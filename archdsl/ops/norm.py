@@ -222,6 +222,9 @@ class L2Normalize(AxisOp):
         super().check(call)
         usual(call, eps=1e-12)
 
+    def absent(self, node: OpNode) -> float | None:
+        return 0.0
+
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         x = g.arg(0, "float32")
         length = g.ReduceL2(x, [axis_index(node)], keepdims=1)

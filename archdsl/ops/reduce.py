@@ -63,6 +63,7 @@ class Reduction(Primitive):
         *,
         additive: bool = False,
         counts: bool = False,
+        absent: float | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         self.signature = f"{name}(axis: ints = -1, keep: bool = false)(x: {types}"
@@ -71,6 +72,7 @@ class Reduction(Primitive):
         self.operator = onnx if isinstance(onnx, str) else ""
         self.__doc__ = doc
         self.additive = additive
+        self.without = absent
         self.counts = counts
         """Whether truth values count as whole numbers."""
         self.extra = extra or {}
@@ -100,6 +102,9 @@ class Reduction(Primitive):
         rank = node.tensor(0).rank
         axes = {int(n) % rank for n in numbers_in(node.options, "axis")}
         return (kept_reads(rank, axes, bool(node.options["keep"])),)
+
+    def absent(self, node: OpNode) -> float | None:
+        return self.without
 
     def pointwise(self, node: OpNode) -> tuple[Amount, ...]:
         """Operations on each number that comes in."""
@@ -142,20 +147,21 @@ def _logsumexp(g: OnnxScope, x: Any, axes: list[int], keep: bool) -> Any:
 REDUCTIONS = (
     Reduction("sum", ANY, "sum", "ReduceSum",
               "The sum along one or several axes; `keep` leaves them, of size 1. True counts as 1.",
-              additive=True, counts=True),
+              additive=True, counts=True, absent=0.0),
     Reduction("mean", MADE_REAL, "mean", "ReduceMean",
               "The mean along one or several axes; `keep` leaves them, of size 1. Whole numbers and bools give "
               "float32.",
               additive=True),
     Reduction("max", ANY, "amax", "ReduceMax",
-              "The largest along one or several axes; `keep` leaves them, of size 1."),
+              "The largest along one or several axes; `keep` leaves them, of size 1.", absent=-math.inf),
     Reduction("min", ANY, "amin", "ReduceMin",
-              "The smallest along one or several axes; `keep` leaves them, of size 1."),
+              "The smallest along one or several axes; `keep` leaves them, of size 1.", absent=math.inf),
     Reduction("var", REAL, "var", _variance,
               "The variance along one or several axes (divided by n, as norms do); `keep` leaves them, of size 1.",
               extra={"correction": 0}),
     Reduction("logsumexp", REAL, "logsumexp", _logsumexp,
-              "`log(sum(exp(x)))` along one or several axes, without overflow; `keep` leaves them, of size 1."),
+              "`log(sum(exp(x)))` along one or several axes, without overflow; `keep` leaves them, of size 1.",
+              absent=-math.inf),
 )  # fmt: skip
 
 
@@ -193,6 +199,9 @@ class Softmax(AxisOp):
     def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
         return 0.0 if known[0] == -math.inf else None
 
+    def absent(self, node: OpNode) -> float | None:
+        return -math.inf
+
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Softmax(g.arg(0, "float32"), axis=axis_index(node))
 
@@ -208,6 +217,9 @@ class LogSoftmax(AxisOp):
 
     def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
         return -math.inf if known[0] == -math.inf else None
+
+    def absent(self, node: OpNode) -> float | None:
+        return -math.inf
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.LogSoftmax(g.arg(0, "float32"), axis=from_right(node))

@@ -30,6 +30,7 @@ from typing import Any
 
 from archdsl.dependence.causality import prove_output
 from archdsl.dependence.lengths import stays
+from archdsl.dependence.masked import read_too_far
 from archdsl.dependence.solve import InputAxis
 from archdsl.diagnostics import ArchError, error
 from archdsl.frozen import Entity, Frozen
@@ -248,6 +249,8 @@ def _demand_causal(model: Model, time: Symbol) -> None:
             None if node is None else node.span,
             "hide later positions first: `where(key <= query, …, 0)` before a sum, `-inf` before a softmax",
         )
+    if (longer := read_too_far(model, output, sequence)) is not None:
+        raise ArchError([longer])
 
 
 class _Taken(Frozen):

@@ -286,7 +286,7 @@ def tree_view(root: TreeNode) -> RenderableType:
 
     def label(b: TreeNode) -> str:
         times = f" × {b.count}" if b.count > 1 else ""
-        shapes = ", ".join(f"{k} {list(s)}" for k, s in b.weights.items())
+        shapes = ", ".join(f"{k} {list(s)}" for k, s in b.weights.items() if k)
         gives = f" -> {', '.join(b.output)}" if b.output else ""
         holds = f" {{{shapes}}}" if shapes else ""
         kind = f"shared {b.block}" if b.shared else b.block

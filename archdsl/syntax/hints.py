@@ -692,7 +692,11 @@ class Mistake:
             if grouped is not None and after is not None:
                 help_ = f"digits are grouped by `_`: `{grouped[0]}{after[0].replace(',', '_')}`"
                 return Diagnostic("E0101", "a number holds no `,`", self._here(), help=help_)
+            line = self.source.text[: token.start].rpartition("\n")[2]
+            several = re.match(r"\s*\w+(?:\s*,\s*\w+)+\s*=(?!=)", line)
             help_ = "slots and statements follow each other without commas"
+            if several is not None:
+                help_ = "several names take the results of one expression; others are bound one by one: `a = …  b = …`"
             return Diagnostic("E0101", "no `,` stands between statements", self._here(), help=help_)
         if previous is None or previous.type != "NAME" or not self.accepts("RETURN", back=1):
             return None
@@ -739,6 +743,8 @@ class Mistake:
             return Diagnostic("E0101", "shares are not written in per cent", span, help=help_)
         elif self.opener is not None and self.opener.text in ("(", "[") and "`,`" in expected and self._begins_value():
             help_ = "separate the entries by `,`"
+        elif token.text == "in" and "`{`" in expected:
+            help_ = "several sequences stand behind one `in`: `for a, b in x, y`"
         elif token.text == "=" and isinstance(above, EXPRESSIONS):
             help_ = "equality is tested by `==`"
         elif isinstance(above, ast.Name) and expected == ["`(`", "`[`"]:

@@ -93,13 +93,9 @@ class FormsWriter(PositionsWriter):
         known = self.plan.needs.get((flat, i))
         if known is not None:
             return known
-        given = flat.tensor(i)
-        axes = [axis for axis, d in enumerate(given.shape) if has(d, self.plan.time)]
-        if len(axes) == 2:
-            return tuple(NEW if a == axes[0] else ALL if a == axes[1] else FIXED for a in range(given.rank))
         reads = flat.node.op.reads_of(flat.node, 0)[i]
         found = []
-        for axis, d in enumerate(given.shape):
+        for axis, d in enumerate(flat.tensor(i).shape):
             if not has(d, self.plan.time):
                 found.append(FIXED)
                 continue
@@ -206,7 +202,9 @@ class FormsWriter(PositionsWriter):
         elif self.by_row:
             raise RowsUnsupportedError(value.name)
         else:
-            self.of_positions[value, form] = self.newest_of(table, axes[0])
+            for axis in (a for a in axes if form[a] == NEW):
+                table = self.newest_of(table, axis)
+            self.of_positions[value, form] = table
 
     def is_direct(self, maker: FlatOp, form: Form) -> bool:
         """Whether an op can be written in that form as it stands: it asks for positions, or has its own place of inputs

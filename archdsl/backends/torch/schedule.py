@@ -53,6 +53,7 @@ from archdsl.backends.torch.tree import (
     mapped,
     own_trees,
     py,
+    substituted,
     trees,
     unparse,
     zipped,
@@ -110,6 +111,8 @@ class Scheduler:
         """How many statements will still read each value."""
         self.uses = Counter(self.left)
         self.aliases: dict[Target, Tree] = {}
+        self.lists: dict[Any, Tree] = {}
+        """What loops collect, by the tuples of all entries of it."""
         self.pending: dict[Target, Waiting] = {}
         self.out: list[Statement] = []
         self.depth = 0
@@ -244,7 +247,8 @@ class Scheduler:
             alias = self.aliases.get(x.value)
             return x if alias is None else mapped(alias, leaf)
 
-        return there_and_back(mapped(tree, leaf))
+        taken = mapped(tree, leaf)
+        return there_and_back(substituted(taken, self.lists) if self.lists else taken)
 
     def joined(self, statements: Sequence[Statement]) -> tuple[Statement, ...]:
         """The statements with one `if cache is None` for several in a row, and one line for what one helper gives in
@@ -283,6 +287,8 @@ class Scheduler:
         for t, values in enumerate(loop.collected):
             for variable, value in zip(collected, values, strict=True):
                 self.aliases[value] = py("{xs}[{t}]", xs=Read(variable), t=t)
+        for variable, values in zip(collected, zip(*loop.collected, strict=True), strict=True):
+            self.lists[py("({*xs},)", xs=[self.aliases[v] for v in values])] = Read(variable)
         for variable, value in zip(carried, loop.outputs, strict=True):
             self.aliases[value] = Read(variable)
             self.left[variable] = self.left[value]

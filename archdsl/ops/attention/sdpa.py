@@ -35,14 +35,15 @@ from archdsl.ops.position import Position, attention_scale
 def in_blocks(mask: Mask, q: Value, k: Value, dropout: Num, call: Application | None = None) -> bool:
     """Whether a mask may come in the blocks of FlexAttention, which drops no weights and wants 16 channels or more. A
     mask of keys alone is small as it is; one with random keys compares all of them. While an application is checked,
-    `call` records what that was decided from."""
+    `call` records what allows it: without blocks other sizes are as right."""
     square = q.rank == k.rank == 4 and q.shape[-2].value == k.shape[-2].value
     drawn = any(leaf.rule == "random" for leaf in mask.leaves())
     if not square or not mask.reads_queries or drawn or not equals(dropout, 0):
         return False
     channels = [v.shape[-1] for v in (q, k) if v.shape[-1].static]
     message = "FlexAttention takes heads of at least 16 channels"
-    return all(call.holds(">=", n, 16, message) if call is not None else float(n) >= 16 for n in channels)
+    found = all(float(n) >= 16 for n in channels)
+    return found and all(call is None or call.holds(">=", n, 16, message) for n in channels)
 
 
 def scores_pairs(target: Any) -> bool:

@@ -107,8 +107,8 @@ class NtmCopy(nn.Module):
             for read_from in self.read_from:
                 w = read_from(h, memory, reads[:, 0])
                 reading.append(w)
-            writes = torch.stack((writing[0],), dim=1)  # [batch, heads, rows]
-            reads = torch.stack((reading[0],), dim=1)  # [batch, heads, rows]
+            writes = torch.stack(writing, dim=1)  # [batch, heads, rows]
+            reads = torch.stack(reading, dim=1)  # [batch, heads, rows]
             answers = torch.einsum("bhr,brc->bhc", reads, memory)
             seens.append(torch.cat((h, answers.flatten(1)), dim=-1))
         seen = torch.stack(seens, dim=1)

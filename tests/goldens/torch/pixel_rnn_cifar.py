@@ -61,10 +61,8 @@ class FirstLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.size(1)
-        assert 2 <= rows, "`shift` goes by no more positions than there are"
-        assert 3 <= rows, "`shift` goes by no more positions than there are"
-        h = F.pad(x, (0, 0, 0, 0, 1, -1))
-        h = torch.cat((h, F.pad(x, (0, 0, 0, 0, 2, -2)), F.pad(x, (0, 0, 0, 0, 3, -3))), dim=-1)
+        h = F.pad(x, (0, 0, 0, 0, 2, 0))[:, :-2]
+        h = torch.cat((F.pad(x, (0, 0, 0, 0, 1, -1)), h, F.pad(x, (0, 0, 0, 0, 3, 0))[:, :-3]), dim=-1)
         above = self.above(h.flatten(0, -3).transpose(1, 2)).transpose(1, 2).unflatten(0, (-1, rows))
         h = F.pad(x, (0, 0, 1, -1))
         left = self.left(F.pad(h.flatten(0, -3).transpose(1, 2), (2, 0))).transpose(1, 2).unflatten(0, (-1, rows))

@@ -1,0 +1,83 @@
+"""Whether what is masked counts for nothing: if not, a result depends on how many positions follow its own, and a step
+of decoding, which knows of none, gives other numbers than the whole sequence, though no later token reaches it.
+
+What a tensor has at a position along time it has because that position is there. So an op that makes one number of many
+depends on every position that it reads, but where it reads what counts as if it were not there (`Primitive.absent`,
+`Joint.nothing`): 0 in a sum, minus infinity in softmax. What is made of positions alone is another walk's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from archdsl.dependence.domain import ANYWHERE, ONE, ZERO, Fact, Form, covers, flat_layout, join, tightened
+from archdsl.dependence.solve import DependenceWalk, InputAxis
+from archdsl.diagnostics import Diagnostic
+from archdsl.ir.graph import CausalNode, Model, OpNode, Value
+from archdsl.ir.interpreter import Run
+
+
+class MaskedWalk(DependenceWalk):
+    """Finds up to which position of time all must be there for a tensor to be what it is."""
+
+    def __init__(self, source: InputAxis) -> None:
+        super().__init__([source])
+        self.ahead: list[OpNode] = []
+        """Ops that read further than the own positions of what they give."""
+
+    def op(self, node: OpNode, run: Run[Fact]) -> None:
+        super().op(node, run)
+        for value in node.outputs:
+            fact, own = run.fact(value), self.there(value, None)
+            if fact is not None and fact.layout == flat_layout(value):
+                reach, near = fact.bounds[0], () if own is None else own.bounds[0] or ()
+                if reach is ANYWHERE or any(not any(covers(n, form) for n in near) for form in reach):
+                    self.ahead.append(node)
+
+    def read(self, node: OpNode, facts: Sequence[Fact | None]) -> Sequence[Fact | None]:
+        if node.op.elementwise:
+            return facts
+        joint, absent = node.op.joint(node), node.op.absent(node)
+        nothing = joint.nothing if joint is not None else (absent,) * len(facts)
+        left = self.axes(node.outputs[0])
+        return [
+            self.there(v, fact, n)
+            if isinstance(v, Value) and (joint is not None or absent is not None or self.axes(v) > left)
+            else fact
+            for v, fact, n in zip(node.inputs, facts, nothing, strict=True)
+        ]
+
+    def axes(self, value: Value) -> int:
+        """How many axes run along the sequence."""
+        (source,) = self.sources
+        return sum(d.value == source.value.shape[source.axis].value for d in value.shape)
+
+    def there(self, value: Value, fact: Fact | None, absent: float | None = None) -> Fact | None:
+        """The fact of a tensor that depends on its own positions, too, where it is not known to be `absent`."""
+        found = fact or Fact(flat_layout(value), ((),))
+        (source,) = self.sources
+        time = source.value.shape[source.axis].value
+        parts = [(axis, part) for axis, sizes in enumerate(found.layout) for part, n in enumerate(sizes) if n == time]
+        if not parts:
+            return fact
+        zeros = [[ZERO] * len(sizes) for sizes in found.layout]
+        own = []
+        for axis, part in parts:
+            row = tuple(ONE if i == part else ZERO for i in range(len(zeros[axis])))
+            own.append(Form((*map(tuple, zeros[:axis]), row, *map(tuple, zeros[axis + 1 :])), ZERO))
+        known = tuple((form, number) for form, number in found.known if number == absent)
+        return tightened(Fact(found.layout, (join(found.bounds[0], tuple(own)),), known, found.positions))
+
+
+def read_too_far(model: Model, output: Value, sequence: InputAxis) -> Diagnostic | None:
+    """What is wrong, an error E0504, if an output depends on how many positions of a sequence follow its own, by what
+    is masked; None if it does not. What the model assumes to be causal is taken not to."""
+    walk, graph = MaskedWalk(sequence), model.block.graph
+    kept = (n for n in graph.nodes if not isinstance(n, CausalNode) or n.assumed)
+    walk.run(replace(graph, nodes=(*kept, CausalNode(output, 1))), [walk.there(v, None) for _, v in model.inputs])
+    if not any(leak.node.value is output for leak in walk.leaks):
+        return None
+    what, span = next(((f"what `{n.op.name}` gives", n.span) for n in walk.ahead), ("its result", None))
+    message = f"`{model.name}` cannot be decoded step by step: {what} depends on how many positions follow"
+    help_ = "0 counts for nothing in a sum, and `-inf` in softmax and `max`; `assume causal(y)` says that all does"
+    return Diagnostic("E0504", message, span, help=help_)
