@@ -582,6 +582,9 @@ class _Planner:
             return
         layer = found.caches[values[0]].layer
         inside = self.between(base, values)
+        made = {v for n in inside for v in n.outputs}
+        if any(not made.isdisjoint(n.inputs) for n in found.step.nodes if n is not node and n not in inside):
+            return  # queries are made together with them
         for value in values:
             del found.caches[value]
         for i, value in enumerate(base):

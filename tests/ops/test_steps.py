@@ -170,14 +170,21 @@ def test_keys_and_values_are_kept_in_their_narrowest_form() -> None:
     assert max(differences(model).values()) < 1e-5
 
 
-@pytest.mark.parametrize(("kv_heads", "narrow"), [(8, True), (2, False), (1, True)])
-def test_heads_in_groups_keep_keys_and_values(kv_heads: int, narrow: bool) -> None:
-    """Keys and values much wider than what they are made of are read in its form, where each head has its own or all
-    have one."""
+@pytest.mark.parametrize(
+    ("attention", "narrow"),
+    [
+        ("gqa(heads: 8, kv_heads: 8, head_dim: 16, mask: causal, position: alibi)", True),
+        ("gqa(heads: 8, kv_heads: 1, head_dim: 16, mask: causal)", True),
+        ("gqa(heads: 8, kv_heads: 2, head_dim: 16, mask: causal)", False),
+        ("mha(heads: 8, head_dim: 16, mask: causal, fused: true)", False),
+    ],
+)
+def test_wide_keys_and_values_are_read_in_the_form_of_what_they_are_made_of(attention: str, narrow: bool) -> None:
+    """Unless heads share them in groups, or queries are made together with them."""
     text = f"""
     model m(vocab = 30)(tokens: token[batch, time]) {{
       x = tokens -> embedding(vocab, 8)
-      x += gqa(heads: 8, kv_heads: {kv_heads}, head_dim: 16, mask: causal, position: alibi)(x)
+      x += {attention}(x)
       return x -> linear(vocab) as head
     }}"""
     model = archdsl.load(text=text)
