@@ -194,7 +194,7 @@ def test_runtimes_say_what_pytorch_says(
     last = next(t for i, t in enumerate(alone) if i > 1 and t not in alone[:i])
     ends = export(model, module, tmp_path / "ends", eos_token_id=[last, 126], bos_token_id=1)
 
-    def unable(writer: StepWriter, flat: FlatOp, rank: int) -> None:
+    def unable(writer: StepWriter, flat: FlatOp) -> None:
         if writer.by_row:
             raise RowsUnsupportedError(flat.node.op.name)
 
