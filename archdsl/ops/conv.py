@@ -373,7 +373,9 @@ class Convolution(Windowed):
         axis, reach = node.tensor(0).rank - 2, self.windows(node.options)[0].reach
         both = e.let("padded", e.py("torch.cat(({past}, {0}), dim={axis})", past=past[0], axis=axis))
         y = self.applied(node, e, lambda x: e.py("{module}({x})", x=x), both)
-        return y, (e.py(f"{{both}}[{':, ' * axis}-{{reach}}:]", both=both, reach=reach),)
+        # Of a Config whose kernels see no position before their own nothing is kept: `[:, -0:]` is everything.
+        start = "{both}.size({axis}) - {reach}" if free_names(reach.expr) else "-{reach}"
+        return y, (e.py(f"{{both}}[{':, ' * axis}{start}:]", both=both, axis=axis, reach=reach),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return self.over(node, g, g.arg(0), [(int(w.before), int(w.after)) for w in self.windows(node.options)])

@@ -694,3 +694,16 @@ def test_one_forward_takes_the_cache(name: str, own: list[str]) -> None:
     classes = archdsl.torch_source(name, features=["generate", "loss", "cpu"], checkpoint="full").split("\nclass ")
     assert [c.partition("(")[0] for c in classes if "def step(" in c] == own
     assert "targets: Tensor | None = None, cache: Cache | None = None" in classes[-1]
+
+
+def test_a_config_whose_kernels_keep_nothing() -> None:
+    text = """
+    block layer(kernel) { attention: conv1d(16, kernel: kernel, padding: causal)  ffn: mlp(hidden: 8)  norm: rmsnorm }
+    model m(kernel = 3) { vocab: 17  context: 16  width: 16  blocks: 2 * layer(kernel)  norm: rmsnorm  head: lm }"""
+    made = load_source(emit(archdsl.load(text=text), GENERATE))
+    module = made(vars(sys.modules[made.__module__])["Config"](kernel=1)).eval()
+    widen(module)
+    tokens = torch.tensor([[3, 1, 4, 1]])
+    for token in module.generate(tokens, 5).unbind(1):
+        assert torch.equal(module(tokens)[:, -1].argmax(-1), token)
+        tokens = torch.cat((tokens, token[:, None]), dim=1)
