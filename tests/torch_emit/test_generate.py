@@ -707,3 +707,26 @@ def test_a_config_whose_kernels_keep_nothing() -> None:
     for token in module.generate(tokens, 5).unbind(1):
         assert torch.equal(module(tokens)[:, -1].argmax(-1), token)
         tokens = torch.cat((tokens, token[:, None]), dim=1)
+
+
+@pytest.mark.parametrize(
+    "attention", ["mha(heads: 2)", "mla(heads: 1, kv_rank: 2, nope_dim: 3, rope_dim: 4, v_dim: 4)"]
+)
+@pytest.mark.parametrize("mask", ["causal & window(3)", "causal & window(width / 4)"])
+def test_a_window_in_some_layers_that_is_no_field(attention: str, mask: str) -> None:
+    """Layers of one class hand their attention the windows that they have, or none."""
+    text = f"""
+    block layer(i) {{
+      attention: {attention}
+      mask:      if i % 2 == 0 then causal else {mask}
+      position:  rope
+      ffn:       mlp(hidden: 8)
+      norm:      rmsnorm
+    }}
+    model m(width = 12) {{
+      vocab: 19  context: 16  width: width  norm: rmsnorm  head: lm
+      blocks: 2 * [layer(i) for i in 2]
+    }}"""
+    model = archdsl.load(text=text)
+    assert emit(model, GENERATE).count("class Layer(") == 1
+    assert max(torch_differences(model).values()) < TOLERANCE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -66,6 +66,8 @@ class ClassGroup:
     """Names of the block that it reads, also for what it makes."""
     absent: dict[str, Expr] = field(default_factory=dict)
     """What callers give for names that only some of the blocks have: 0 for the window of a mask, where it has none."""
+    apart: dict[Block, Hashable] = field(default_factory=dict)
+    """What each of the blocks gives for such names of its own callees, where these differ: a window of 3, or none."""
     members: list[Block] = field(default_factory=list)
     free: list[str] = field(default_factory=list)
     """Names that a caller must give."""
@@ -235,6 +237,17 @@ class Classes:
                 found |= {n for name in read if name in call.bind for n in dims.free_names(call.bind[name])}
             group.absent = dict.fromkeys(found, dims.literal(0))
             group.reads |= found
+            given = {b: tuple(self._given(b)) for b in group.members}
+            group.apart = dict(given) if len({*given.values()}) > 1 else {}
+
+    def _given(self, block: Block) -> Iterator[Hashable]:
+        """The numbers that a block gives for names that only some blocks of its callees' classes have."""
+        for call in (c for n in every_node(block.graph) for c in calls_of(n)):
+            group = self.by_block.get(call.block)
+            if group is not None:
+                values = (call.bind.get(name, known) for name, known in group.absent.items())
+                yield from (e for e in values if not dims.free_names(e))
+                yield group.apart.get(call.block)
 
     def further(self, group: ClassGroup | None, method: Method, helpers: Mapping[str, bool]) -> None:
         """Add a method to a class (None: to the model's own)."""
@@ -341,7 +354,7 @@ class Classes:
             return tree, tree
         return found  # type: ignore[return-value]
 
-    def _more(self, made: Class, expr: dims.Expr | None, values: list[dims.Value]) -> Tree:
+    def _more(self, made: Class, expr: dims.Expr | None, values: list[dims.Value], hint: str = "number") -> Tree:
         """A number that no expression gives rightly for all blocks: itself where it is the same, else an argument. What
         it was computed from is then demanded."""
         if len({*values}) == 1:
@@ -355,11 +368,11 @@ class Classes:
         for name, known in made.more.items():
             if known == values:
                 return HyperLeaf(name)
-        name, n = "number", 1
+        name, n = hint, 1
         block = made.lowered.block
         while name in {*made.more, *block.hypers, *block.axes, *block.local}:
             n += 1
-            name = f"number_{n}"
+            name = f"{hint}_{n}"
         made.more[name] = values
         return HyperLeaf(name)
 
@@ -381,7 +394,7 @@ class Classes:
                 rows = zip(binds, made.numbers.exact, strict=True)
                 row = [dims.expr_value(dims.substitute(bind, exact)) for bind, exact in rows]
                 tree = made.numbers.spelled(NumberLeaf(expr, row[0], real), row, True)
-                found[name] = self._more(made, expr, row) if tree is None else tree
+                found[name] = self._more(made, expr, row, name) if tree is None else tree
         return found
 
     # --- names ---

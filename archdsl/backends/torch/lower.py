@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
@@ -101,11 +101,14 @@ class ClassUse:
         """What the names that the class reads are here."""
         return tuple((name, self.bind[name]) for name in sorted(self.group.reads) if name in self.bind)
 
+    def _key(self) -> Hashable:
+        return id(self.group), self.given, self.group.apart.get(self.block)
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ClassUse) and self.group is other.group and self.given == other.given
+        return isinstance(other, ClassUse) and self._key() == other._key()
 
     def __hash__(self) -> int:
-        return hash((id(self.group), self.given))
+        return hash(self._key())
 
 
 class Make(Code, eq=True):
