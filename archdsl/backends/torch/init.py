@@ -26,6 +26,7 @@ from archdsl.backends.torch.tree import (
     Variable,
     constant,
     counted,
+    is_real,
     lift,
     mapped,
     py,
@@ -322,15 +323,15 @@ class _Scope:
         if name == "inputs":
             return [self.input(i) for i in range(len(self.node.inputs)) if self.has(i)]
         if name in self.node.options:
-            return lift(self.node.options[name])
+            return self._lifted(self.node.options[name])
         return self.input(int(name))
 
     def input(self, i: int) -> Any:
         value = self.node.inputs[i]
-        if isinstance(value, Value):
-            return self.made[value]
-        real = self.node.op.elementwise and not all(v.is_int for v in self.node.outputs)
-        return _real(value) if isinstance(value, Num) and real else lift(value)
+        return self.made[value] if isinstance(value, Value) else self._lifted(value)
+
+    def _lifted(self, x: Any) -> Any:
+        return _real(x) if isinstance(x, Num) and is_real(self.node, x) else lift(x)
 
     def has(self, i: int) -> bool:
         return i < len(self.node.inputs) and self.node.inputs[i] is not None

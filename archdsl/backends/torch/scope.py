@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from archdsl.backends.torch.program import Bind
-from archdsl.backends.torch.tree import Read, Variable, counted, py, word, words
-from archdsl.ir.dims import Expr, Num, Poly, is_size_like
+from archdsl.backends.torch.tree import Read, Variable, counted, is_real, py, word, words
+from archdsl.ir.dims import Expr, Num
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import Tree
-from archdsl.ir.ranges import NUMBERS
 
 if TYPE_CHECKING:
     from archdsl.backends.torch.lower import Lowering
@@ -62,25 +61,14 @@ class TorchNodeScope:
         return [self._lifted(v) for v in x] if isinstance(x, list | tuple) else x
 
     def _number(self, n: Num) -> Tree:
-        return self.lowering.numbers.short(n, self._is_real(n))
-
-    def _is_real(self, n: Num) -> bool:
-        """Whether a number meets tensors and may be a fraction: an operand, or an option that is no size."""
-        if isinstance(n.value, Poly) and is_size_like(n.value):
-            return False
-        if all(v.is_int for v in self.node.outputs):  # a real number would make them floats
-            return False
-        op, options = self.node.op, self.node.options
-        operands = self.node.inputs if op.elementwise else ()
-        numbers = (options.get(h.name) for h in op.header.hypers or () if h.kind in NUMBERS)
-        return any(n is found for found in (*operands, *numbers))
+        return self.lowering.numbers.short(n, is_real(self.node, n))
 
     # --- inputs ---
 
     def input(self, i: int) -> Tree:
         value = self.node.inputs[i]
         if isinstance(value, Num):
-            return self.lowering.numbers.short(value, self._is_real(value))
+            return self.lowering.numbers.short(value, is_real(self.node, value))
         assert value is not None, (self.node.op.name, i)
         return self.lowering.read(value)
 
@@ -173,4 +161,4 @@ class OwnerScope(TorchNodeScope):
         self.names = names
 
     def _number(self, n: Num) -> Tree:
-        return self.lowering.numbers.short(n.outward(self.names), self._is_real(n))
+        return self.lowering.numbers.short(n.outward(self.names), is_real(self.node, n))

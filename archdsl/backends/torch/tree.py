@@ -15,9 +15,11 @@ from functools import cache
 from typing import Any
 
 from archdsl.frozen import Entity
-from archdsl.ir.dims import Expr, Num, binary
+from archdsl.ir.dims import Expr, Num, Poly, binary, is_size_like
 from archdsl.ir.dims import Value as Size
+from archdsl.ir.graph import OpNode
 from archdsl.ir.op import Tree
+from archdsl.ir.ranges import NUMBERS
 
 SKIPPED = ("ctx", "kind", "type_comment", "returns", "decorator_list", "type_params")
 """Fields of `ast` nodes that say nothing here."""
@@ -141,6 +143,17 @@ def lift(x: Any) -> Any:
     if isinstance(x, Num):
         return NumberLeaf(x.expr, x.value)
     raise TypeError(f"{type(x).__name__} in a hole of a template")
+
+
+def is_real(node: OpNode, n: Num) -> bool:
+    """Whether a number of an op meets tensors and may be a fraction: an operand, or an option that is no size."""
+    if isinstance(n.value, Poly) and is_size_like(n.value):
+        return False
+    if all(v.is_int for v in node.outputs):  # a real number would make them floats
+        return False
+    operands = node.inputs if node.op.elementwise else ()
+    numbers = (node.options.get(h.name) for h in node.op.header.hypers or () if h.kind in NUMBERS)
+    return any(n is found for found in (*operands, *numbers))
 
 
 @cache
