@@ -120,7 +120,10 @@ def test_a_decoder_is_itself_in_transformers(folders: Any, name: str) -> None:
         assert difference(eager(tokens).logits, want) < TOLERANCE
         if not any(n in name for n in NO_SDPA):
             assert difference(loaded(folder, attn_implementation="sdpa")(tokens).logits, want) < TOLERANCE
-    prompt = tokens[:, :PROMPT]
+        prompt, rest = tokens[:, :PROMPT], tokens[:, PROMPT:]
+        cache = eager(prompt).past_key_values  # the loop that people write, which asks for no cache
+        assert difference(eager(rest, past_key_values=cache).logits, want[:, PROMPT:]) < TOLERANCE
+        assert eager(prompt, use_cache=False).past_key_values is None
     assert eager.generate(prompt, **GREEDY)[:, PROMPT:].equal(plain.generate(prompt, NEW))
     mask = torch.ones_like(prompt)
     mask[0, :2] = 0  # padding on the left
@@ -229,6 +232,31 @@ def test_the_whole_model_compiles_as_one_graph(folders: Any) -> None:
     compiled = torch.compile(loaded(folder), backend="aot_eager", fullgraph=True)
     with torch.no_grad():
         assert difference(compiled(tokens).logits, plain(tokens)) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", [LLAMA, KINDS])
+def test_layers_that_are_recomputed_keep_nothing(folders: Any, name: str) -> None:
+    """As in transformers: a cache is made in training too, but under checkpointing, which would fill it twice."""
+    from transformers import DynamicCache
+
+    folder, _, tokens = folders(name)
+    model = loaded(folder).train()
+
+    def gradients(**options: Any) -> tuple[list[Tensor], Any]:
+        model.zero_grad()
+        out = model(tokens, labels=tokens, **options)
+        out.loss.backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None], out.past_key_values
+
+    want, cache = gradients()
+    assert cache.get_seq_length() == LENGTH
+    model.gradient_checkpointing_enable()
+    for options in ({}, {"use_cache": True}, {"past_key_values": DynamicCache(config=model.config)}):
+        found, cache = gradients(**options)
+        assert cache is None or cache.get_seq_length() == 0
+        assert max(difference(a, b) for a, b in zip(found, want, strict=True)) < TOLERANCE
+    model.eval()
+    assert model(tokens).past_key_values.get_seq_length() == LENGTH
 
 
 def test_a_trainer_checkpoints_its_layers(folders: Any, tmp_path: Path) -> None:
@@ -368,9 +396,9 @@ model mixed(layers = 2, last = 1) {
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("cache.update(k, v, self.layer_idx)", "cache.update(v, k, self.layer_idx)"),
-        ("k, v = cache.update", "v, k = cache.update"),
-        ("if cache is not None:", "if cache is None:"),
+        ("past_key_values.update(k, v, self.layer_idx)", "past_key_values.update(v, k, self.layer_idx)"),
+        ("k, v = past_key_values.update", "v, k = past_key_values.update"),
+        ("        if past_key_values is not None:", "        if past_key_values is None:"),
         ("Attention(config, layer_idx)", "Attention(config, 0)"),
         ("Decoder(config, i) for i", "Decoder(config, i + 1) for i"),
         ("self.scaling = self.head_dim**-0.5", "self.scaling = self.head_dim**-1"),

@@ -25,6 +25,7 @@ TRANSFORMERS = {
     "transformers.modeling_outputs": ("BaseModelOutputWithPast", "CausalLMOutputWithPast"),
     "transformers.modeling_utils": ("ALL_ATTENTION_FUNCTIONS",),
     "transformers.utils": ("can_return_tuple",),
+    "transformers.utils.generic": ("merge_with_config_defaults",),
     "transformers.utils.output_capturing": ("capture_outputs",),
 }
 
@@ -41,7 +42,7 @@ class LibraryClasses(Classes):
         self.decoder = Decoder(model)
         super().__init__(self.decoder.outlined.model)
         self.lowering = partial(LibraryLowering, self.decoder)
-        self.library_fields = {"tie_word_embeddings": bool(self.decoder.outlined.tie)}
+        self.library_fields = {"tie_word_embeddings": bool(self.decoder.outlined.tie), "use_cache": True}
 
     def layers(self, block: Block) -> int:
         return self.decoder.layers(block)

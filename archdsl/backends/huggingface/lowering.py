@@ -132,7 +132,7 @@ class LibraryLowering(Lowering):
         self.roles = decoder.roles.get(block)
         self.layers = decoder.layers(block)
         """How many layers of the cache it and what it calls have."""
-        self.states = Variable("past_key_values" if self.is_base else "cache", state=True)
+        self.states = Variable("past_key_values", state=True)
         self.rest = Variable("kwargs")
         self.prelude: Prelude | None = None
         self.attended: dict[Value, Tree] = {}
@@ -296,6 +296,8 @@ class LibraryLowering(Lowering):
         if not self.decoder.layers(node.block):
             return super().called(node, module, args, keywords)
         rest: dict[Any, Tree] = {None: Read(self.rest)}
+        if self.is_base:  # by the name at which a layer finds the cache, and leaves it out where it is recomputed
+            return call_tree(module, args, {**keywords, "past_key_values": Read(self.states), **rest})
         return call_tree(module, [*args, Read(self.states)], {**keywords, **rest})
 
     def kind_of(self, node: CallNode, group: ClassGroup, i: int) -> Kind:
@@ -338,7 +340,7 @@ class Prelude:
         return []
 
     def describe(self, method: Method) -> None:
-        method.gives, method.decorator = "BaseModelOutputWithPast", "capture_outputs"
+        method.gives, method.decorators = "BaseModelOutputWithPast", ("merge_with_config_defaults", "capture_outputs")
         method.doc = "Compute hidden states [batch, time, width] for input_ids [batch, time] or inputs_embeds."
 
     def takes(self, lowering: LibraryLowering, node: OpNode, graph: Graph) -> bool:
@@ -447,7 +449,7 @@ class HeadPrelude(Prelude):
         return [Parameter(self.keep, "int | Tensor", "0")]
 
     def describe(self, method: Method) -> None:
-        method.gives, method.decorator = "CausalLMOutputWithPast", "can_return_tuple"
+        method.gives, method.decorators = "CausalLMOutputWithPast", ("can_return_tuple",)
         method.doc = "Compute logits [batch, time, vocab], and with labels [batch, time] their mean loss (-100: none)."
 
     def takes(self, lowering: LibraryLowering, node: OpNode, graph: Graph) -> bool:

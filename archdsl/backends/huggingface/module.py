@@ -183,7 +183,8 @@ class LibraryClassWriter(ClassWriter):
             name = classes.root_class if group is None else group.name
             classes.closing[name, "__init__"] = ["self.post_init()"]
             head = f"    def __init__(self, config: {classes.config_class}) -> None:"
-            lines = ["super().__init__(config)", *body, "self.post_init()"]
+            switch = ["self.gradient_checkpointing = False"] if self.is_base else []
+            lines = ["super().__init__(config)", *body, *switch, "self.post_init()"]
             return [head, *(f"        {text}" for text in lines), ""]
         assert group is not None
         if not classes.decoder.layers(group.block):

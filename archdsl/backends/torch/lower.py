@@ -136,7 +136,8 @@ class Method:
     doc: str = ""
     gives: str = ""
     """The type of what it returns, where that is no tensor."""
-    decorator: str = ""
+    decorators: tuple[str, ...] = ()
+    """Names of its decorators, outermost first."""
 
     @property
     def cache(self) -> Variable | None:

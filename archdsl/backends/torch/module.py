@@ -438,8 +438,8 @@ class ClassWriter:
             named = f"{'**' * p.rest}{done.names[p.target]}: {p.type}"
             shown.append(named + (f" = {p.default}" if p.default else ""))
         head = f"    def {method.name}({', '.join(shown)}) -> {method.returns}:"
-        above = [f"    @{method.decorator}"] if method.decorator else []
-        self.file.names |= {*re.findall(r"\w+", f"{method.gives} {method.decorator}")}
+        above = [f"    @{name}" for name in method.decorators]
+        self.file.names |= {*re.findall(r"\w+", f"{method.gives} {' '.join(method.decorators)}")}
         doc = [f'        """{method.doc}"""'] if method.doc else []
         return [*above, head, *doc, *done.lines(done.body)]
 
