@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from archdsl.diagnostics import did_you_mean, error, shortened
-from archdsl.frontend.load import Settings, check, list_zoo, load, request_of, setting_text, wrong_argument
+from archdsl.frontend.load import Settings, check, list_zoo, request_of, setting_text, wrong_argument
+from archdsl.frontend.load import load as load_spec
 
 if TYPE_CHECKING:
     import torch
@@ -101,6 +102,41 @@ def _demand_training(dtype: object, optimizer: object, checkpoint: object) -> No
     _demand_one_of("dtype", dtype, get_args(Dtype))
     _demand_one_of("optimizer", optimizer, get_args(Optimizer))
     _demand_one_of("checkpoint", checkpoint, get_args(Checkpoint))
+
+
+def load(
+    spec: str | Path | Model | None = None,
+    *,
+    text: str | None = None,
+    model: str | None = None,
+    set: Settings | None = None,
+    allow_noncausal: bool = False,
+) -> Model:
+    """Read, elaborate and check a spec.
+
+    `spec` is a path, `path:model`, or the name of a model of the zoo; `text` is a spec itself. `model` picks one where
+    a file declares several (the first by default), and `set` gives its hyper-parameters other values. A loaded model is
+    returned as it is, or read again with `set` beside its own settings. Raises ArchError with everything that is wrong;
+    a logit that later tokens reach is an error too, unless `allow_noncausal`."""
+    loaded = load_spec(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
+    type(loaded).summaries = SUMMARIES
+    return loaded
+
+
+def _text(model: Model) -> str:
+    from archdsl.report import summary
+
+    return summary.text(model)
+
+
+def _html(model: Model) -> str:
+    from archdsl.report import summary
+
+    return summary.html(model)
+
+
+SUMMARIES = {"text": _text, "html": _html}
+"""How Python and notebooks show a model; loaded when one is shown."""
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------

@@ -9,12 +9,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
 
 import archdsl
 from archdsl import ArchError
+from archdsl.diagnostics.render import render_text
 
 TINY = """\
 model tiny(layers = 2) {
@@ -184,3 +186,38 @@ def _environment() -> dict[str, str]:
     import os
 
     return {**os.environ, "PYTHONPATH": str(Path(archdsl.__file__).parent.parent)}
+
+
+# --- how models and errors are shown ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama3_8b", "deepseek_v3", "t5_small", "mamba_130m", "bert_base"])
+def test_a_model_is_shown_in_ten_lines(name: str) -> None:
+    model = archdsl.load(name)
+    lines = repr(model).splitlines()
+    assert 5 <= len(lines) <= 10
+    assert max(map(len, lines)) <= 120
+    total = f"{archdsl.estimate(model).params.total:,}"
+    assert name in lines[0]
+    assert total in repr(model)
+    table = ElementTree.fromstring(model._repr_html_() or "")
+    assert table.tag == "table"
+    assert total in "".join(table.itertext())
+
+
+def test_what_a_spec_says_is_escaped_in_html(tmp_path: Path) -> None:
+    path = tmp_path / "<script>&.arch"
+    path.write_text(TINY, encoding="utf-8")
+    table = ElementTree.fromstring(archdsl.load(path)._repr_html_() or "")
+    assert {element.tag for element in table.iter()} <= {"table", "caption", "b", "tr", "th", "td"}
+    assert "<script>&.arch" in "".join(table.itertext())
+
+
+def test_an_error_reads_as_the_command_line_prints_it() -> None:
+    with pytest.raises(ArchError) as wrong:
+        archdsl.load(text=TINY.replace("heads: 2", "num_heads: 2"))
+    said = str(wrong.value)
+    assert said == render_text(wrong.value.diagnostics).rstrip()
+    assert "^^^^^^^^^" in said
+    assert "help: did you mean `heads`?" in said
+    assert str(pickle.loads(pickle.dumps(wrong.value))) == said

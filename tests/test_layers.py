@@ -28,9 +28,9 @@ ROOMS = (
     ("archdsl.backends",),
     ("archdsl.run",),
     ("archdsl.interop",),
-    ("archdsl", "archdsl.api"),
     ("archdsl.zoo",),
     ("archdsl.report",),
+    ("archdsl", "archdsl.api"),
     ("archdsl.cli", "archdsl.__main__"),
 )
 # A rule asks a primitive again, in the application that made a node: loaded only where verification is enabled.

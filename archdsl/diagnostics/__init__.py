@@ -5,45 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from archdsl.diagnostics.findings import Diagnostic as Diagnostic
+from archdsl.diagnostics.findings import Label as Label
+from archdsl.diagnostics.findings import shortened as shortened
 from archdsl.diagnostics.source import Span
-from archdsl.frozen import Frozen
 
-LONGEST = 1_000
-"""Characters of a message."""
 REPORT = "please report it with the spec"
 """The request that follows an internal error."""
-
-
-def shortened(text: str, most: int = 120) -> str:
-    """A text of a spec as a message quotes it: what is too long is cut."""
-    return text if len(text) <= most else f"{text[: most - 2]} …"
-
-
-class Label(Frozen):
-    """A second span that explains the first."""
-
-    span: Span
-    text: str
-
-
-class Diagnostic(Frozen):
-    """One finding. `code` is E…(an error) or W… (a lint)."""
-
-    code: str
-    message: str
-    span: Span | None = None
-    label: str = ""
-    labels: tuple[Label, ...] = ()
-    notes: tuple[str, ...] = ()
-    help: str = ""
-
-    def __post_init__(self) -> None:
-        if len(self.message) > LONGEST:
-            object.__setattr__(self, "message", shortened(self.message, LONGEST))
-
-    @property
-    def is_error(self) -> bool:
-        return self.code.startswith("E")
 
 
 class ArchError(Exception):
@@ -51,11 +19,13 @@ class ArchError(Exception):
 
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = tuple(diagnostics)
-        super().__init__(
-            "\n".join(
-                f"{d.span}: {d.code} {d.message}" if d.span else f"{d.code} {d.message}" for d in self.diagnostics
-            )
-        )
+        super().__init__(self.diagnostics)
+
+    def __str__(self) -> str:
+        """Return what the command line prints: each finding with its code, the lines it is about and its help."""
+        from archdsl.diagnostics.render import render_text
+
+        return render_text(self.diagnostics).rstrip()
 
 
 class InternalError(Exception):

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from archdsl.diagnostics import Diagnostic
+from archdsl.diagnostics.findings import Diagnostic
 from archdsl.diagnostics.source import Source, Span
 from archdsl.frozen import Frozen
 

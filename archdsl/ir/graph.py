@@ -6,9 +6,9 @@ every analysis is memoized by block.  Names, spans and the spelling of sizes sur
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from archdsl.diagnostics.source import Span
 from archdsl.frozen import Entity
@@ -386,6 +386,18 @@ class Model(Entity):
     diagnostics: tuple[Any, ...] = ()
     origin: Any = None
     """What it was read from, for whoever reads it again with other settings; None where it was made otherwise."""
+    summaries: ClassVar[Mapping[str, Callable[[Model], str]]] = {}
+    """How a model is shown as `text` and as `html`. The layer that counts parameters lies above the IR and registers
+    both (`archdsl.load`)."""
+
+    def __repr__(self) -> str:
+        if summary := self.summaries.get("text"):
+            return summary(self)
+        return f"<Model {self.name} of {self.source_name}>"
+
+    def _repr_html_(self) -> str | None:
+        summary = self.summaries.get("html")
+        return summary(self) if summary else None
 
     @property
     def inputs(self) -> Iterator[tuple[str, Value]]:
