@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from archdsl.estimates.sweep import Values as SweepValues
     from archdsl.ir.graph import Model
     from archdsl.passes.checkpoint import Checkpoint
+    from archdsl.run.generate import GenerateReport
+    from archdsl.run.verify import VerifyReport
 
 __all__ = [
     "check",
@@ -41,16 +43,19 @@ __all__ = [
     "fit",
     "flops",
     "format_text",
+    "generate",
     "init_weights",
     "list_zoo",
     "load",
     "memory",
     "scaling",
+    "show",
     "sweep",
     "to_huggingface",
     "to_onnx",
     "to_torch",
     "torch_source",
+    "verify",
 ]
 
 Progress = Callable[[int, int], None]
@@ -631,7 +636,168 @@ def to_huggingface(
     return save(loaded, Path(output), weights=stored, seed=seed, tokens=tokens, progress=progress)
 
 
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def generate(
+    spec: str | Path | Model | None = None,
+    prompt: str | Sequence[str] | Sequence[Sequence[int]] = "",
+    *,
+    weights: str | Path | None = None,
+    tokenizer: str | Path | None = None,
+    inputs: Mapping[str, str] | None = None,
+    max_new_tokens: int = 64,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    stop: Sequence[int] = (),
+    seed: int = 0,
+    device: str = "cpu",
+    dtype: Dtype = "float32",
+    compiled: bool = False,
+    text: str | None = None,
+    model: str | None = None,
+    set: Settings | None = None,
+    allow_noncausal: bool = False,
+    progress: Callable[[int, str], None] | None = None,
+) -> GenerateReport:
+    """Generate at most `max_new_tokens` tokens after a prompt, or after several as one batch, with the emitted module.
+
+    A prompt is a text, which `tokenizer` (a `tokenizer.json`) reads, or token ids; `inputs` are prompts of further
+    inputs of tokens, such as an encoder's, by name. The weights come from a safetensors file, or are randomly
+    initialized by `seed`, which sampling uses too. `temperature` 0 is greedy; `top_k` and `top_p` limit what is
+    sampled; a token of `stop` ends its sequence. `progress` is called with a row and its new text.
+
+    Other arguments and errors as for `load`, and ArchError: E0502 where torch, the tokenizer's package or the device is
+    missing, E0503 where the model or its inputs do not fit, E0504 where the model cannot be decoded step by step."""
+    from archdsl.estimates.dtypes import Dtype
+    from archdsl.run.generate import Sampling
+    from archdsl.run.generate import generate as run
+
+    _demand_size("max_new_tokens", max_new_tokens)
+    _demand_one_of("dtype", dtype, get_args(Dtype))
+    loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
+    return run(
+        loaded,
+        _prompts(prompt),
+        given=inputs,
+        weights=_path("weights", weights),
+        tokenizer=_path("tokenizer", tokenizer),
+        max_new_tokens=max_new_tokens,
+        sampling=Sampling(temperature, top_k, top_p, seed),
+        stop=stop,
+        device=device,
+        dtype=dtype,
+        compiled=compiled,
+        told=progress,
+    )
+
+
+def _prompts(prompt: object) -> list[str]:
+    """Return prompts as the command line takes them: texts, or token ids written as numbers.
+
+    Raises ArchError E0509 for what is neither."""
+    rows = [prompt] if isinstance(prompt, str) or _is_tokens(prompt) else prompt
+    if isinstance(rows, Sequence) and rows and all(isinstance(row, str) or _is_tokens(row) for row in rows):
+        return [row if isinstance(row, str) else " ".join(map(str, row)) for row in rows]
+    raise wrong_argument("prompt", prompt, "a text, token ids, or a sequence of these")
+
+
+def _is_tokens(value: object) -> bool:
+    return isinstance(value, Sequence) and len(value) > 0 and all(type(token) is int for token in value)
+
+
+def _path(name: str, value: object) -> Path | None:
+    """Return a path that may be missing; raises ArchError E0509 for what is no path."""
+    if value is None:
+        return None
+    _demand_path(name, value)
+    return Path(str(value))
+
+
+def verify(
+    spec: str | Path | Model | None = None,
+    *,
+    weights: str | Path | None = None,
+    seed: int = 0,
+    batch: int = 2,
+    seq: int | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    target: str = "portable",
+    quantize: str | None = None,
+    keep: Sequence[str] = (),
+    tolerance: float | None = None,
+    decode: bool = True,
+    text: str | None = None,
+    model: str | None = None,
+    set: Settings | None = None,
+    allow_noncausal: bool = False,
+) -> VerifyReport:
+    """Run a model in PyTorch and in onnxruntime, on the same weights and inputs, and compare the outputs; with
+    `decode`, those of prefill and decode steps of both, too. `agrees` of the report says whether every relative
+    difference is within `tolerance` (1e-4; 2e-2 in float16, 5e-2 in bfloat16).
+
+    `batch` sequences of length `seq` (128 or the context, if less) are drawn by `seed`, and the weights too unless
+    they come from a safetensors file. `target`, `quantize` and `keep` are those of `to_onnx`. Other arguments and
+    errors as for `load`, and ArchError E0502 where torch, onnxruntime or the device is missing, E0503 where model or
+    inputs do not fit."""
+    from archdsl.backends.onnx.targets import TARGETS, GraphOptions
+    from archdsl.run.verify import verify as compare
+
+    _demand_run(batch, seq)
+    _demand_one_of("target", target, [*TARGETS])
+    if not _is_list(keep):
+        raise wrong_argument("keep", keep, "a sequence of patterns")
+    return compare(
+        load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal),
+        GraphOptions(dtype, target, quantize, keep),
+        weights=_path("weights", weights),
+        seed=seed,
+        batch=batch,
+        time=seq,
+        device=device,
+        tolerance=tolerance,
+        decode=decode,
+    )
+
+
 # --- texts ------------------------------------------------------------------------------------------------------------
+
+
+def show(
+    spec: str | Path | Model | None = None,
+    form: Literal["tree", "ir", "diagram", "source"] = "tree",
+    *,
+    block: str | None = None,
+    text: str | None = None,
+    model: str | None = None,
+    set: Settings | None = None,
+    allow_noncausal: bool = False,
+) -> str:
+    """Return a model as text: as a `tree` of its modules with shapes and parameters, as its `ir`, as a `diagram` (a
+    Mermaid flowchart, of one `block` if that is named), or the `source` of its spec. Other arguments and errors as for
+    `load`."""
+    _demand_one_of("form", form, ("tree", "ir", "diagram", "source"))
+    if block is not None and form != "diagram":
+        raise error("E0509", "`block` goes with the form `diagram`", help="`expand` writes one block as equations")
+    if form == "source":
+        return request_of(spec, text=text, model=model, set=set).spec.source.text
+    loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
+    if form == "ir":
+        from archdsl.ir.text import print_model
+
+        return print_model(loaded)
+    if form == "diagram":
+        from archdsl.report.diagram import block_of, diagram
+        from archdsl.report.mermaid import mermaid
+
+        return mermaid(diagram(loaded if block is None else block_of(loaded, block)))
+    from archdsl.dependence.causality import assumed
+    from archdsl.report.tables import assumed_view, plain_text, tree_view
+    from archdsl.report.tree import tree
+
+    return plain_text(tree_view(tree(loaded)), *assumed_view(assumed(loaded)))
 
 
 def format_text(spec: str | Path | Model | None = None, *, text: str | None = None) -> str:

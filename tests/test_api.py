@@ -16,6 +16,7 @@ import torch
 
 import archdsl
 from archdsl import ArchError
+from archdsl.cli import app
 from archdsl.diagnostics.render import render_text
 
 TINY = """\
@@ -47,12 +48,14 @@ def of_spec(output: Path) -> dict[str, Callable[..., Any]]:
         "fit": lambda spec=None, **of: archdsl.fit(spec, vary="layers", params=100_000, **of),
         "flops": archdsl.flops,
         "format_text": archdsl.format_text,
+        "generate": lambda spec=None, **of: archdsl.generate(spec, "1 2", max_new_tokens=2, **of).tokens,
         "init_weights": lambda spec=None, **of: (
             archdsl.init_weights(spec, output / "w.safetensors", **of),
             (output / "w.safetensors").read_bytes(),
         ),
         "load": lambda spec=None, **of: [str(f.value) for f in archdsl.load(spec, **of).config],
         "memory": archdsl.memory,
+        "show": archdsl.show,
         "sweep": lambda spec=None, **of: archdsl.sweep(spec, set={"layers": "1..3"}, **of),
         "to_huggingface": lambda spec=None, **of: [
             path.read_bytes() for path in archdsl.to_huggingface(spec, output / "hf", seed=0, **of)
@@ -60,6 +63,7 @@ def of_spec(output: Path) -> dict[str, Callable[..., Any]]:
         "to_onnx": lambda spec=None, **of: archdsl.to_onnx(spec, output, seed=0, **of).graphs,
         "to_torch": lambda spec=None, **of: str(archdsl.to_torch(spec, **of)),
         "torch_source": archdsl.torch_source,
+        "verify": lambda spec=None, **of: archdsl.verify(spec, seq=8, decode=False, **of).outputs,
     }
 
 
@@ -118,6 +122,10 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "aspect": (lambda: archdsl.fit("gpt2", vary="layers", params=10, aspect=(1,)), "`aspect` is two numbers"),  # type: ignore[arg-type]
     "output": (lambda: archdsl.to_onnx("gpt2", 3), "`output` is a path"),  # type: ignore[arg-type]
     "weights": (lambda: archdsl.init_weights("gpt2", 3), "`output` is a path"),  # type: ignore[arg-type]
+    "prompt": (lambda: archdsl.generate("gpt2", [1.5]), "`prompt` is a text, token ids"),  # type: ignore[list-item]
+    "form": (lambda: archdsl.show("gpt2", "picture"), "`form` is one of tree, ir, diagram, source"),  # type: ignore[arg-type]
+    "block of a tree": (lambda: archdsl.show("gpt2", block="mha"), "`block` goes with the form `diagram`"),
+    "target": (lambda: archdsl.verify("gpt2", target="ort"), "`target` is one of portable"),
     "store": (lambda: archdsl.to_onnx("gpt2", "x", store="file"), "`store` is one of safetensors"),  # type: ignore[arg-type]
     "tokens": (lambda: archdsl.to_onnx("gpt2", "x", eos_token_id=3), "`eos_token_id` is a sequence"),  # type: ignore[arg-type]
     "block": (lambda: archdsl.expand("gpt2", block=3), "`block` is the name of a block"),  # type: ignore[arg-type]
@@ -186,6 +194,27 @@ def _environment() -> dict[str, str]:
     import os
 
     return {**os.environ, "PYTHONPATH": str(Path(archdsl.__file__).parent.parent)}
+
+
+# --- runs and texts ---------------------------------------------------------------------------------------------------
+
+
+def test_prompts_are_texts_of_ids_or_ids() -> None:
+    """Two rows of different lengths give what each gives alone."""
+    model = archdsl.load(text=TINY)
+    alone = [archdsl.generate(model, ids, max_new_tokens=3).tokens[0] for ids in ([1, 2, 3], [4])]
+    assert archdsl.generate(model, [[1, 2, 3], [4]], max_new_tokens=3).tokens == alone
+    assert archdsl.generate(model, ["1 2 3", "4"], max_new_tokens=3).tokens == alone
+
+
+def test_what_is_shown_is_what_the_command_prints(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "tiny.arch"
+    path.write_text(TINY, encoding="utf-8")
+    for form, options in (("tree", []), ("ir", ["--ir"]), ("diagram", ["--diagram"]), ("source", ["--source"])):
+        with pytest.raises(SystemExit) as ended:
+            app(["show", str(path), *options])
+        assert ended.value.code == 0
+        assert archdsl.show(path, form) == capsys.readouterr().out  # type: ignore[arg-type]
 
 
 # --- how models and errors are shown ----------------------------------------------------------------------------------

@@ -307,21 +307,25 @@ def verify(
 ) -> int:
     """Run a model in PyTorch and in onnxruntime, on the same weights, and compare the outputs, of prefill and decode
     steps too."""
-    from archdsl.backends.onnx.targets import GraphOptions
+    from archdsl.api import verify as compare
     from archdsl.report.tables import verify_view
-    from archdsl.run.verify import verify as compare
 
     keep_needs_bits(keep, quantize)
     report = compare(
-        load_model(spec, set, allow_noncausal),
-        GraphOptions(dtype, target, quantize, keep or ()),
+        spec,
         weights=weights,
         seed=seed,
         batch=batch,
-        time=seq,
+        seq=seq,
         device=device,
+        dtype=dtype,
+        target=target,
+        quantize=quantize,
+        keep=keep or (),
         tolerance=tolerance,
         decode=not no_decode,
+        set=settings_of(set),
+        allow_noncausal=allow_noncausal,
     )
     print_or_json(report, verify_view, json)
     return FINE if report.agrees else WRONG_SPEC
@@ -360,9 +364,8 @@ def generate(
     allow_noncausal: NoncausalOption = False,
 ) -> None:
     """Generate from prompts with the emitted module, token by token; without --weights, with random ones."""
+    from archdsl.api import generate as go_on
     from archdsl.report.tables import generate_view
-    from archdsl.run.generate import Sampling
-    from archdsl.run.generate import generate as go_on
 
     inputs = {}
     for item in given or ():
@@ -375,17 +378,22 @@ def generate(
         print(text, end="", flush=True)
 
     report = go_on(
-        load_model(spec, set, allow_noncausal),
+        spec,
         prompt,
-        given=inputs,
+        inputs=inputs,
         weights=weights,
         tokenizer=tokenizer,
         max_new_tokens=max_new_tokens,
-        sampling=Sampling(temperature, top_k, top_p, seed),
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
         stop=stop or (),
+        seed=seed,
         device=device,
         dtype=dtype,
         compiled=compiled,
-        told=show if len(prompt) == 1 and not json else None,
+        set=settings_of(set),
+        allow_noncausal=allow_noncausal,
+        progress=show if len(prompt) == 1 and not json else None,
     )
     print_or_json(report, generate_view, json)

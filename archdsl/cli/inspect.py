@@ -97,29 +97,18 @@ def show(
         raise typer.BadParameter("choose one", param_hint=one)
     if block is not None and not (expand or diagram):
         raise typer.BadParameter("it goes with --expand or --diagram", param_hint="'--block'")
-    if source:
-        from archdsl.frontend.load import find_spec
-
-        sys.stdout.write(find_spec(spec).source.text)
-        return
     if expand:
         from archdsl.api import expand as expanded
 
         sys.stdout.write(expanded(spec, set=settings_of(set), block=block))
         return
+    if ir or diagram or source:
+        from archdsl.api import show as shown
+
+        form: Literal["ir", "diagram", "source"] = "ir" if ir else "diagram" if diagram else "source"
+        sys.stdout.write(shown(spec, form, set=settings_of(set), block=block, allow_noncausal=allow_noncausal))
+        return
     model = load_model(spec, set, allow_noncausal)
-    if ir:
-        from archdsl.ir.text import print_model
-
-        sys.stdout.write(print_model(model))
-        return
-    if diagram:
-        from archdsl.report.diagram import block_of
-        from archdsl.report.diagram import diagram as drawing
-        from archdsl.report.mermaid import mermaid
-
-        sys.stdout.write(mermaid(drawing(model if block is None else block_of(model, block))))
-        return
     from archdsl.dependence.causality import assumed
     from archdsl.report.tables import assumed_view, tree_view
     from archdsl.report.tree import tree

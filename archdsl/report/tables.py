@@ -50,15 +50,22 @@ def print_report(*parts: RenderableType) -> None:
 
     from rich.console import Console
 
-    if sys.stdout.isatty():
-        for part in parts:
-            Console(highlight=False).print(part)
+    if not sys.stdout.isatty():
+        sys.stdout.write(plain_text(*parts))
         return
+    for part in parts:
+        Console(highlight=False).print(part)
+
+
+def plain_text(*parts: RenderableType) -> str:
+    """Return a report as text without color or trailing spaces, the same on every machine."""
+    from rich.console import Console
+
     plain = Console(highlight=False, width=UNBROKEN, color_system=None, file=io.StringIO(), force_terminal=False)
     with plain.capture() as captured:
         for part in parts:
             plain.print(part)
-    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
 def _escape(text: str) -> str:

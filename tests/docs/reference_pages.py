@@ -1,7 +1,8 @@
-"""`docs/primitives.md` and `docs/library.md`, from what the compiler and the library say of themselves."""
+"""`docs/primitives.md`, `docs/library.md` and `docs/api.md`, from what the compiler and the library say of themselves."""
 
 import inspect
 
+import archdsl
 from archdsl.frontend.modules import find_in_library
 from archdsl.ops import registry
 from archdsl.resources import library_files, library_index
@@ -60,3 +61,39 @@ def library_page() -> str:
             else:
                 parts.append(f"```arch\n{declaration.span.text}\n```")
     return "\n\n".join(p for p in parts if p) + "\n"
+
+
+def api_page() -> str:
+    """`docs/api.md`: every public name of the package, with its signature and its docstring."""
+    names = [name for name in archdsl.__all__ if not name.startswith("_")]
+    parts = [
+        "# Python",
+        "What `import archdsl` offers; each command of the command line is one of these functions. A report is a pydantic\n"
+        "model: `report.model_dump_json()` is what the command prints with `--json`, and `archdsl schema COMMAND` its\n"
+        "JSON Schema. A loaded model prints itself, in a notebook as a table.",
+        '```python\nimport archdsl\n\nmodel = archdsl.load("gpt2", set={"layers": 2})\nprint(model)\n'
+        "print(archdsl.estimate(model).params.total)\nmodule = archdsl.to_torch(model)\n```",
+        " · ".join(f"[{name}](#{name.lower()})" for name in names),
+    ]
+    for name in names:
+        public = getattr(archdsl, name)
+        text = _signature(name, public) if inspect.isfunction(public) else f"class {name}"
+        parts += [f"## {name}", f"```text\n{text}\n```", inspect.cleandoc(public.__doc__ or "")]
+    return "\n\n".join(parts) + "\n"
+
+
+def _signature(name: str, function: object) -> str:
+    """A function's signature, a parameter a line."""
+    signature = inspect.signature(function)  # type: ignore[arg-type]
+    lines, keywords = [], False
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not keywords:
+            keywords = True
+            lines.append("    *,")
+        lines.append(f"    {parameter!s},")
+    body = "\n".join(lines)
+    return (
+        f"archdsl.{name}(\n{body}\n) -> {signature.return_annotation}"
+        if lines
+        else f"archdsl.{name}() -> {signature.return_annotation}"
+    )

@@ -8,7 +8,7 @@ import pytest
 
 from archdsl.cli import app
 from docs.pages import ROOT
-from docs.reference_pages import library_page, primitives_page
+from docs.reference_pages import api_page, library_page, primitives_page
 from docs.zoo_page import zoo_page
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -21,6 +21,10 @@ def test_primitives_are_current(golden: Callable[[Path, str], None]) -> None:
 
 def test_library_is_current(golden: Callable[[Path, str], None]) -> None:
     golden(ROOT / "docs" / "library.md", library_page())
+
+
+def test_the_api_is_current(golden: Callable[[Path, str], None]) -> None:
+    golden(ROOT / "docs" / "api.md", api_page())
 
 
 @pytest.mark.slow
