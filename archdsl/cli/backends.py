@@ -42,6 +42,7 @@ from archdsl.cli.options import (
     only_with,
     settings_of,
 )
+from archdsl.diagnostics.source import printable
 
 if TYPE_CHECKING:
     from archdsl.ir.graph import Model
@@ -375,7 +376,7 @@ def generate(
         inputs[name.strip()] = text
 
     def show(row: int, text: str) -> None:
-        print(text, end="", flush=True)
+        print(printable(text, keep="\n\t"), end="", flush=True)
 
     report = go_on(
         spec,

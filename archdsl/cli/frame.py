@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from copy import copy
+from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TypeVar, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from archdsl.diagnostics import REPORT, ArchError, Diagnostic, InternalError
+from archdsl.diagnostics.source import printable
 from archdsl.signals import TerminatedError, watch
 
 if TYPE_CHECKING:
@@ -160,15 +163,20 @@ def _one_line(problem: BaseException) -> str:
 def print_or_json(report: R, view: Callable[[R], Iterable[RenderableType]], json: bool) -> None:
     """Print a report: as one JSON object, or the way people like to read it."""
     if json:
-        sys.stdout.write(report.model_dump_json(indent=2) + "\n")
+        sys.stdout.write(_escaped(report.model_dump_json(indent=2)) + "\n")
         return
     from archdsl.report.tables import print_report
 
     print_report(*view(report))
 
 
+def _escaped(text: str) -> str:
+    """JSON whose strings hold only what can be printed: of what may stand there as it is, a terminal obeys some."""
+    return re.sub(r"[^\n -~]", lambda c: c[0] if c[0].isprintable() else dumps(c[0])[1:-1], text)
+
+
 def say(line: str) -> None:
-    print(f"archdsl: {line}", file=sys.stderr)
+    print(f"archdsl: {printable(line)}", file=sys.stderr)
 
 
 def _silence() -> None:

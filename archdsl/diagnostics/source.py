@@ -9,6 +9,13 @@ from functools import cached_property
 from archdsl.frozen import Entity
 
 
+def printable(text: str, keep: str = "") -> str:
+    """Return a text from outside as part of one line: line ends, escape sequences and marks that turn the direction of
+    writing become U+FFFD, so that neither a file nor a terminal takes the text for more than a name. The characters of
+    `keep` stay: line ends, where it may have several lines."""
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in keep else "\ufffd" for c in text)
+
+
 class Source(Entity):
     """One text and the name it is shown under (a path relative to the project root, or `std/attention.arch`)."""
 
@@ -18,8 +25,7 @@ class Source(Entity):
     """Whether this is the standard library: errors inside it are shown where the user called it."""
 
     def __post_init__(self) -> None:
-        if not self.name.isprintable():  # a line end in a file's name must not become one of what is written
-            object.__setattr__(self, "name", "".join(c if c.isprintable() else "\ufffd" for c in self.name))
+        object.__setattr__(self, "name", printable(self.name))
 
     @cached_property
     def _line_starts(self) -> list[int]:

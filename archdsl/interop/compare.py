@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import error, shortened
+from archdsl.interop.huggingface import INDEX_FILE, Folder
 from archdsl.interop.mapping import pattern
 from archdsl.ir.dims import Num
 
@@ -49,17 +52,10 @@ def difference(source: Path, model: Model, weights: Path, unread: Sequence[str] 
 
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    where = {"gguf_file": source.name} if source.suffix == ".gguf" else {}
-    folder = source.parent if where else source
-    config = transformers.AutoConfig.from_pretrained(folder, **where)
-    cls = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModelForCausalLM)
-    try:
-        loaded: Any = cls.from_pretrained(folder, config=config, dtype=torch.float32, output_loading_info=True, **where)
-    except (ImportError, ValueError) as problem:  # a package that they need
-        raise error("E0502", f"transformers cannot read `{source}`: {shortened(str(problem), 200)}") from None
-    theirs, read = loaded
+    with TemporaryDirectory(prefix="archdsl.") as folder:
+        theirs, read = _loaded(source, Path(folder))
     if missing := [n for n in sorted(read["missing_keys"]) if not any(pattern(u).fullmatch(n) for u in unread)]:
-        raise error("E0533", f"by its config, {cls.__name__} has `{missing[0]}`, which the checkpoint lacks")
+        raise error("E0533", f"by its config, {type(theirs).__name__} has `{missing[0]}`, which the checkpoint lacks")
     theirs.eval()
     ours = load_source(emit(model))().eval()
     ours.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in load_file(weights).items()})
@@ -72,10 +68,50 @@ def difference(source: Path, model: Model, weights: Path, unread: Sequence[str] 
     for own in (found,) if isinstance(found, torch.Tensor) else found:
         other = next((i for i, t in enumerate(left) if t.shape == own.shape), None)
         if other is None:
-            raise error("E0533", f"{cls.__name__} returns nothing of shape {list(own.shape)}")
+            raise error("E0533", f"{type(theirs).__name__} returns nothing of shape {list(own.shape)}")
         expected = left.pop(other)
         worst = max(worst, float((own - expected).abs().max() / expected.abs().max()))
     return worst
+
+
+RUNS_CODE = ("auto_map", "attn_implementation", "_attn_implementation", "experts_implementation")
+"""Fields of a config that name code: classes in the folder, kernels of a hub."""
+
+
+def _loaded(source: Path, folder: Path) -> tuple[Any, dict[str, Any]]:
+    """Load a checkpoint with transformers; its model, and what was said of its tensors.
+
+    transformers reads `folder`, which holds the config and the tensors alone: code, adapters and settings of generation
+    that lie beside them are not there, and `RUNS_CODE` is left out of the config. Raises ArchError E0502 where it has
+    no such class or cannot make it."""
+    import torch
+    import transformers
+
+    options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+    if source.suffix == ".gguf":
+        options["gguf_file"] = source.name
+        (folder / source.name).symlink_to(source.resolve())
+    else:
+        files = Folder(source)
+        config = {name: value for name, value in files.config.items() if name not in RUNS_CODE}
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        for file in (*(c.path for c in files.files), source / INDEX_FILE):
+            if file.is_file():
+                (folder / file.name).symlink_to(file.resolve())
+        options["use_safetensors"] = True
+    try:
+        theirs = transformers.AutoConfig.from_pretrained(folder, **options)
+        named = getattr(transformers, (theirs.architectures or [""])[0], None)
+        is_model = isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)
+        cls: Any = named if is_model else transformers.AutoModelForCausalLM
+        loaded: tuple[Any, dict[str, Any]] = cls.from_pretrained(
+            folder, config=theirs, dtype=torch.float32, output_loading_info=True, **options
+        )
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as problem:  # whatever the package meets in a config, or needs and has not
+        raise error("E0502", f"transformers cannot read `{source}`: {shortened(str(problem), 200)}") from None
+    return loaded
 
 
 def _inputs(model: Model, theirs: Any) -> dict[str, Tensor]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
-from archdsl.diagnostics import did_you_mean, error
+from archdsl.diagnostics import did_you_mean, error, shortened
+from archdsl.diagnostics.source import printable
 from archdsl.files import write_text, written_beside
 from archdsl.frontend.load import load
 from archdsl.interop.checkpoint_file import CheckpointFile, read, renamed, shipped
@@ -32,6 +33,7 @@ from archdsl.interop.importing import written
 from archdsl.interop.mapping import Mapper
 from archdsl.passes.outline import HEAD, OWN_TYPE, outline
 from archdsl.resources import mapping_files
+from archdsl.syntax.limits import MAX_NAME
 from archdsl.syntax.parse import read_source
 from archdsl.syntax.parser_tables import tables
 from archdsl.weights.safetensors import Progress, saved
@@ -80,18 +82,18 @@ def import_folder(
     written then."""
     from archdsl.estimates.counts import total
 
-    name = re.sub(r"\W", "_", output.stem).strip("_") or "model"
-    name = f"model_{name}" if name[0].isdigit() or name in tables().keywords else name
+    name = re.sub(r"\W", "_", output.stem, flags=re.ASCII).strip("_")[:MAX_NAME] or "model"
+    name = f"model_{name}"[:MAX_NAME] if name[0].isdigit() or name in tables().keywords else name
     folder, found = opened(source, mapping, weights and source.is_dir())
     found = replace(found, ignored=[*found.ignored, *ignore])
     settings = settings_of(found, folder.config)
-    kind = str(folder.config.get("model_type"))
+    kind = printable(shortened(str(folder.config.get("model_type")), 60))
     text = written(
         read_source(settings.spec, settings.spec.name),
         settings.model,
         settings.values,
         name,
-        f"# {output.stem}: imported from {source.resolve().name}, a {kind}.",
+        f"# {printable(output.stem)}: imported from {printable(source.resolve().name)}, a {kind}.",
     )
     model = load(output.name, text=text)
     demand_fixed(settings, model)

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 SHARD = 5_000_000_000
 """Bytes of a file, of which a folder holds several where there is more."""
 
+INDEX_FILE = "model.safetensors.index.json"
+"""Which tensor is in which file of a folder of several."""
+
 NEUTRAL = re.compile(
     r"(.*_)?(bos|eos|pad|sep|cls|unk|mask|decoder_start)_token_id|.*dropout.*|.*_pdrop|drop_path_rate|architectures|"
     r"auto_map.*|quantization_config.*|_.*|transformers_version|(torch_)?dtype|use_cache|init.*|output_.*|return_.*|summary_.*|"
@@ -88,7 +91,7 @@ class Folder:
         return config
 
     def _paths(self) -> list[Path]:
-        index = self.path / "model.safetensors.index.json"
+        index = self.path / INDEX_FILE
         if index.is_file():
             try:
                 names = {str(n) for n in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
@@ -460,4 +463,4 @@ def weights_to(
     if len(shards) > 1:
         total = sum(e.end - e.start for e in checkpoint.entries.values())
         index = {"metadata": {"total_size": total}, "weight_map": where}
-        write_text(output / "model.safetensors.index.json", json.dumps(index, indent=2) + "\n")
+        write_text(output / INDEX_FILE, json.dumps(index, indent=2) + "\n")

@@ -10,10 +10,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from archdsl.diagnostics.source import printable
 from archdsl.ir.paths import starred
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
     from archdsl.backends.onnx.store import OnnxFiles
@@ -47,14 +48,12 @@ DIM = {"style": "dim"}
 
 def print_report(*parts: RenderableType) -> None:
     """Print to standard output: as wide as its terminal, or plain text without trailing spaces."""
-
     from rich.console import Console
 
     if not sys.stdout.isatty():
         sys.stdout.write(plain_text(*parts))
         return
-    for part in parts:
-        Console(highlight=False).print(part)
+    _print_on(Console(highlight=False), parts)
 
 
 def plain_text(*parts: RenderableType) -> str:
@@ -63,9 +62,17 @@ def plain_text(*parts: RenderableType) -> str:
 
     plain = Console(highlight=False, width=UNBROKEN, color_system=None, file=io.StringIO(), force_terminal=False)
     with plain.capture() as captured:
-        for part in parts:
-            plain.print(part)
+        _print_on(plain, parts)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def _print_on(console: Console, parts: Sequence[RenderableType]) -> None:
+    """Print a report; of names that come from outside nothing is left that a terminal would obey."""
+    from rich.segment import Segment, Segments
+
+    for part in parts:
+        segments = [Segment(printable(s.text, keep="\n"), s.style) for s in console.render(part)]
+        console.print(Segments(segments), end="")
 
 
 def _escape(text: str) -> str:
@@ -389,13 +396,14 @@ def import_view(report: ImportReport) -> Iterator[RenderableType]:
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_row(report.spec, f"{report.model_type}, after {report.family}: {report.parameters:,} parameters")
+    about = f"{report.model_type}, after {report.family}: {report.parameters:,} parameters"
+    table.add_row(_escape(report.spec), _escape(about))
     if report.weights is not None:
-        table.add_row(report.weights, f"from {report.tensors:,} tensors")
+        table.add_row(_escape(report.weights), f"from {report.tensors:,} tensors")
     for file in report.files:
-        table.add_row(file, "carried along")
+        table.add_row(_escape(file), "carried along")
     for text in report.doubts:
-        table.add_row("in doubt", text)
+        table.add_row("in doubt", _escape(text))
     if report.difference is not None:
         table.add_row("difference", f"{report.difference:.1e} of the largest logit of transformers'")
     yield table

@@ -20,6 +20,7 @@ from archdsl.backends.torch.statements import (
     bound,
 )
 from archdsl.backends.torch.tree import Part, PyNode, Read, leaves, py, trees, unparse
+from archdsl.diagnostics.source import printable
 from archdsl.frozen import Frozen
 from archdsl.ir.op import Tree
 
@@ -29,10 +30,7 @@ Leaf = Callable[[Any], str]
 
 def quoted(text: str) -> str:
     """Text of a spec within a Python string or docstring."""
-    text = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
-    return "".join(
-        c if c.isprintable() else "\ufffd" for c in text
-    )  # no control characters, none that iteration a line
+    return printable(text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " "))
 
 
 def asserted(test: Tree, message: str, leaf: Leaf) -> str:

@@ -1,0 +1,106 @@
+"""Checkpoints of strangers: nothing of a folder is run, and what it says stays a text."""
+
+from __future__ import annotations
+
+import io
+import json
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_tools import run
+from interop.cases import CASES
+
+import archdsl
+from archdsl.syntax import ast
+from archdsl.syntax.parse import parse, read_source
+
+CODE = """
+from pathlib import Path
+
+Path({ran!r}).touch()
+from transformers import LlamaConfig as C, LlamaForCausalLM as M
+"""
+HOSTILE = [
+    "llama\nblock swiglu(hidden) { return x }\n#",
+    "llama\rmodel m(x: [batch, 8]) { return x }",
+    "\x1b]0;owned\x07\x1b[31m",
+    "[/red] [link=http://x]",
+    "\u202e\u2028 \x85 \x9b31m",
+    "a" * 100_000,
+]
+"""Names with line ends, escape sequences, marks of rich, and too many characters."""
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("strangers") / "llama"
+    CASES["llama"].made().save_pretrained(folder)
+    return folder
+
+
+def changed(folder: Path, target: Path, **fields: Any) -> Path:
+    """A copy of a folder with other fields in its config."""
+    target.mkdir()
+    for file in folder.iterdir():
+        (target / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**config, **fields}))
+    return target
+
+
+def control(text: str) -> list[str]:
+    return [c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
+
+
+def declared(path: Path) -> list[str]:
+    """What a spec declares, in order, whatever its model is called."""
+    tree = parse(read_source(path, path.name))
+    return ["model" if isinstance(d, ast.ModelDecl) else getattr(d, "name", "import") for d in tree.declarations]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["llama", "unknown", "own"])
+def test_no_code_of_a_folder_is_run(kind: str, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the config's `auto_map` and `architectures` name, an adapter says, and somebody answers a question."""
+    ran = tmp_path / "ran"
+    where = {"AutoConfig": "code.C", "AutoModel": "code.M", "AutoModelForCausalLM": "code.M"}
+    fields: dict[str, Any] = {"model_type": kind, "auto_map": where}
+    if kind == "own":
+        fields |= {"model_type": "llama", "architectures": ["pipeline"], "_attn_implementation": "hub/kernels"}
+    folder = changed(llama, tmp_path / "folder", **fields)
+    (folder / "code.py").write_text(CODE.format(ran=str(ran)))
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "somebody/else", "peft_type": "LORA"}')
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 100))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    status, said = run("import", folder, "-o", tmp_path / "m.arch", "--map", "llama", "--check")
+    assert not ran.exists()
+    assert (status, "E0502" in said) == ((2, True) if kind == "unknown" else (0, False)), said
+
+
+def test_transformers_is_told_nowhere_to_run_code() -> None:
+    """Each call of `from_pretrained` in the product is given what forbids it."""
+    assert archdsl.__file__ is not None
+    for path in Path(archdsl.__file__).parent.rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        if "from_pretrained(" in source:
+            assert '"trust_remote_code": False, "local_files_only": True' in source, path
+            assert 'options["use_safetensors"] = True' in source, path
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_names_of_a_checkpoint_stay_texts(text: str, llama: Path, tmp_path: Path) -> None:
+    """A `model_type`, a folder's name and the spec's, in the spec and on the terminal."""
+    run("import", llama, "-o", tmp_path / "twin.arch")
+    folder = changed(llama, tmp_path / text.replace("/", "_")[:100], model_type=text)
+    spec = tmp_path / f"{text.replace('/', '_')[:100]}m.arch"
+    status, said = run("import", folder, "-o", spec, "--map", "llama")
+    assert status == 0, said
+    assert control(said) == []
+    assert control(spec.read_text()) == []
+    assert declared(spec) == declared(tmp_path / "twin.arch")
+    assert len(spec.read_text().partition("\n")[0]) < 400
+    status, said = run("import", folder, "-o", spec)
+    assert status == 2
+    assert control(said) == []
