@@ -1,4 +1,5 @@
-"""`docs/primitives.md`, `docs/library.md` and `docs/api.md`, from what the compiler and the library say of themselves."""
+"""`docs/primitives.md`, `docs/library.md` and `docs/api.md`, from what the compiler and the library say of
+themselves."""
 
 import inspect
 
@@ -68,8 +69,9 @@ def api_page() -> str:
     names = [name for name in archdsl.__all__ if not name.startswith("_")]
     parts = [
         "# Python",
-        "What `import archdsl` offers; each command of the command line is one of these functions. A report is a pydantic\n"
-        "model: `report.model_dump_json()` is what the command prints with `--json`, and `archdsl schema COMMAND` its\n"
+        "What `import archdsl` offers; each command of the command line is one of these functions. A report is a "
+        "pydantic\nmodel: `report.model_dump_json()` is what the command prints with `--json`, and "
+        "`archdsl schema COMMAND` its\n"
         "JSON Schema. A loaded model prints itself, in a notebook as a table.",
         '```python\nimport archdsl\n\nmodel = archdsl.load("gpt2", set={"layers": 2})\nprint(model)\n'
         "print(archdsl.estimate(model).params.total)\nmodule = archdsl.to_torch(model)\n```",
