@@ -358,7 +358,7 @@ class Shift(Primitive):
         return not node.tensor(0).shape[axis_index(node)].static and abs(int(number(node, "by"))) > 1
 
     def states(self, node: OpNode) -> Sequence[State]:
-        """The last positions, less `fill`, so that there is nothing before the first."""
+        """The last positions; before the first one, `fill`."""
         x, axis, by = node.tensor(0), axis_index(node), number(node, "by")
         if x.is_bool or int(by) < 0 or axis == 0:
             return ()
@@ -366,9 +366,9 @@ class Shift(Primitive):
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         axis, rank, fill, by = axis_index(node), node.tensor(0).rank, number(node, "fill"), int(number(node, "by"))
-        x = g.gated(g.Sub(g.arg(0), fill), 0, rank, axis)
-        both = g.Concat(past[0], x, axis=axis)
-        return g.Add(g.Slice(both, [0], [-by], [axis]), fill), [g.tail(both, by, rank, axis)]
+        before = past[0] if equals(fill, 0) else g.Where(g.first, fill, past[0])  # a runtime feeds zeros at first
+        both = g.Concat(before, g.gated(g.arg(0), fill, rank, axis), axis=axis)
+        return g.Slice(both, [0], [-by], [axis]), [g.tail(both, by, rank, axis)]
 
     def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
         axis, by = axis_index(node), int(number(node, "by"))

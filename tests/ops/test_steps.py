@@ -9,7 +9,7 @@ from ops.test_contract import CASES, changed, compiled, inputs_of, outputs_of, p
 
 import archdsl
 from archdsl.diagnostics import ArchError
-from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.graph import Model, OpNode, Value
 from archdsl.ir.op import Example, Primitive
 from archdsl.ops import registry
 from archdsl.passes.decode import _own, plan
@@ -54,6 +54,9 @@ STEPPED = {
     "linear_recurrence": "x + linear_recurrence(sigmoid(x), x)",
     "linear_recurrence from a start": "x + linear_recurrence(sigmoid(x), x, h)",
     "shift": "x + (x -> shift(2, fill: 0.5))",
+    "shift, filled with much": "x + exp(x -> shift(3, fill: -1e30))",
+    "shift, filled with the most": "x + 1 / (x -> shift(fill: 3.4e38))",
+    "shift of tokens": "tokens -> shift(2, fill: 29) -> embedding(vocab, 8) as previous",
     "cumsum": "x + (x -> cumsum(axis: 1))",
     "cumprod": "x + (sigmoid(x) -> cumprod(axis: 1))",
     "selective_scan": "selective_scan(x, softplus(x), -exp(d), x[..., :4], x[..., 4:], skip: d[:, 0])",
@@ -138,6 +141,65 @@ def test_numbers_that_depend_on_what_follows_are_refused(what: str, reader: str)
         plan(archdsl.load(text=text.replace("GIVEN", "")))
     if "where" in what:
         assert plan(archdsl.load(text=text.replace("GIVEN", "assume causal(y)")))
+
+
+POSITIONS = {
+    "itself": "t",
+    "one op": "t * 0.1",
+    "two ops": "t * 0.1 + 0.5",
+    "a power": "t ** 2 * 0.01",
+    "a quotient": "t // 2 * 0.5",
+    "clipped": "minimum(t, 3) * 0.5",
+    "cast": "cast(t, float) * 0.1",
+    "cast last": "exp(t * 0.01) -> cast(float)",
+    "cast between": "cos(cast(t, float) * 0.3)",
+    "of the type of x": "exp(t * 0.01) -> cast_like(x)",
+    "before the axis": "(exp(indices(time) * 0.01) -> unsqueeze(1))",
+    "parity": "cast(t % 2 == 0, float)",
+    "a choice": "where(t % 2 == 0, 0.5, 2)",
+    "compared": "cast((t > 2) & (t % 2 == 0), float)",
+    "length": "1 / sqrt(t + 1)",
+    "logarithm": "log(t + 1)",
+    "angles": "cos(t * exp(indices(8) * -0.1))",
+    "angles moved": "cos((t + 1) * exp(indices(8) * -0.1) + 1)",
+    "two chains": "cos(t * 0.3) * exp(t * -0.1)",
+    "with a weight": "exp(-abs(w) * t) + w",
+    "one-hot": "cast(one_hot(indices(time) % 8, 8), float)",
+}
+"""Numbers made of positions t [time, 1]."""
+
+
+@pytest.mark.parametrize("what", POSITIONS)
+def test_numbers_made_of_positions_are_those_of_each_step(what: str) -> None:
+    """However an equation spells them. (Those of ONNX steps are compared all at once.)"""
+    found = torch_differences(positions_model("", f"x + ({POSITIONS[what]})"), (4, 1))
+    assert max(found.values()) < 1e-5, found
+
+
+def test_numbers_made_of_positions_stand_beside_one_another() -> None:
+    """In blocks that are called twice, at queries and keys."""
+    each = " + ".join(f"({text})" for text in POSITIONS.values())
+    lines = f"""q = x -> linear(8, bias: false) as q
+      k = (q * cast_like(0.1 * ({each}), x)) -> split_heads(2)"""
+    model = positions_model(lines, "x + merge_heads(sdpa(q -> split_heads(2), k, k, mask: causal))", layers=2)
+    found = differences(model) | torch_differences(model)
+    assert max(found.values()) < 1e-5, found
+
+
+def positions_model(lines: str, result: str, layers: int = 1) -> Model:
+    return archdsl.load(
+        text=f"""block layer(x: [batch, time, 8]) -> [batch, time, 8] {{
+          param w: [8] = normal(1)
+          t = indices(time) -> unsqueeze(1)
+          {lines}
+          return {result}
+        }}
+        model m(tokens: token[batch, time]) {{
+          x = tokens -> embedding(16, 8)
+          for f in {layers} * layer {{ x = x -> f }}
+          return x
+        }}"""
+    )
 
 
 def _mentions(expression: str, name: str) -> bool:

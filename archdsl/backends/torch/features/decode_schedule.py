@@ -194,15 +194,16 @@ class Assigner:
         and time."""
         found: set[FlatNode] = {n for n in self.plan.step.nodes if isinstance(n, FlatOp) and self.takes_positions(n)}
         middle: dict[FlatNode, int] = {}
-        while middle.keys() != found:
+        while True:
             middle = {}
             for node in reversed(self.plan.step.nodes):
                 if node in found:
                     axes = {self.middle(n, i, v, middle) for v in node.outputs for n, i in self.readers.get(v, ())}
                     if len(axes) == 1 and None not in axes and all(m in found for m in self.makers_of_positions(node)):
                         middle[node] = next(a for a in axes if a is not None)
+            if middle.keys() == found:
+                return middle
             found = {*middle}
-        return middle
 
     def takes_positions(self, flat: FlatOp) -> bool:
         """Whether an op makes something of positions alone, whatever the shape of these."""
