@@ -5,33 +5,58 @@ from __future__ import annotations
 import keyword
 from collections.abc import Callable
 
-# Attributes of torch's nn.Module: a submodule of such a name would hide them. (Kept here so that torch need not be
-# imported.)
-_ATTRIBUTES = """
-    T_destination add_module apply bfloat16 buffers call_super_init children compile config cpu cuda double
-    dump_patches eval extra_repr float forward get_buffer get_extra_state get_parameter get_submodule half ipu
-    load_state_dict modules mtia named_buffers named_children named_modules named_parameters parameters
-    register_backward_hook register_buffer register_forward_hook register_forward_pre_hook
-    register_full_backward_hook register_full_backward_pre_hook register_load_state_dict_post_hook
-    register_load_state_dict_pre_hook register_module register_parameter register_state_dict_post_hook
-    register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty
-    train training type xpu zero_grad self super init_weights generate stream
-    reset_parameters update_bias
-    _apply _backward_hooks _backward_pre_hooks _buffers _call_impl _compiled_call_impl _forward_hooks
-    _forward_hooks_always_called _forward_hooks_with_kwargs _forward_pre_hooks _forward_pre_hooks_with_kwargs
-    _get_backward_hooks _get_backward_pre_hooks _get_name _is_full_backward_hook _load_from_state_dict
-    _load_state_dict_post_hooks _load_state_dict_pre_hooks _maybe_warn_non_full_backward_hook _modules _named_members
-    _non_persistent_buffers_set _parameters _register_load_state_dict_pre_hook _register_state_dict_hook
-    _replicate_for_data_parallel _save_to_state_dict _slow_forward _state_dict_hooks _state_dict_pre_hooks _version
-    _wrapped_call_impl
+_TORCH = """
+    T_destination add_module apply bfloat16 buffers call_super_init children compile cpu cuda double dump_patches
+    eval extra_repr float forward get_buffer get_extra_state get_parameter get_submodule half ipu load_state_dict
+    modules mtia named_buffers named_children named_modules named_parameters parameters register_backward_hook
+    register_buffer register_forward_hook register_forward_pre_hook register_full_backward_hook
+    register_full_backward_pre_hook register_load_state_dict_post_hook register_load_state_dict_pre_hook
+    register_module register_parameter register_state_dict_post_hook register_state_dict_pre_hook requires_grad_
+    set_extra_state set_submodule share_memory state_dict to to_empty train training type xpu zero_grad
 """
-MODULE_ATTRIBUTES = frozenset(_ATTRIBUTES.split())
+_TRANSFORMERS = """
+    activation_checkpointing_disable activation_checkpointing_enable active_adapters add_adapter add_model_tags
+    adjust_generation_fn barrier_after_gathered_checkpoint_save base_model base_model_prefix can_generate
+    can_record_outputs compute_transition_scores config_class continuous_batching_context_manager delete_adapter
+    dequantize destroy_cached_continuous_batching_manager device disable_adapters disable_input_require_grads dtype
+    dummy_inputs enable_adapters enable_input_require_grads enable_peft_hotswap ep_plan from_pretrained fsdp_plan
+    fsdp_size gather_sharded_state_dict_for_save generate_batch generation_config generation_config_class
+    get_adapter_state_dict get_compiled_call get_correct_attn_implementation get_correct_experts_implementation
+    get_decoder get_encoder get_expanded_tied_weights_keys get_experts_implementation get_init_context
+    get_input_embeddings get_memory_footprint get_output_embeddings get_parameter_or_buffer get_position_embeddings
+    gradient_checkpointing gradient_checkpointing_disable gradient_checkpointing_enable heal_tokens
+    init_continuous_batching init_parallel_plans initialize_weights input_modalities is_activation_checkpointing
+    is_backend_compatible is_custom_code is_distributed_loading_by_transformers is_gradient_checkpointing
+    is_remote_code kernel_config load_adapter load_custom_generate loss_function loss_type main_input_name
+    mark_tied_weights_as_initialized maybe_distribute_model model_tags name_or_path named_non_persistent_buffers
+    num_parameters output_modalities post_init pp_plan prepare_distribute_model prepare_inputs_for_generation
+    push_to_hub register_for_auto_class resize_position_embeddings resize_token_embeddings
+    retrieve_modules_from_names save_distributed_checkpoint save_pretrained set_adapter set_attn_implementation
+    set_decoder set_encoder set_experts_implementation set_input_embeddings set_output_embeddings set_use_kernels
+    should_save_on_this_rank supports_context_parallel supports_gradient_checkpointing supports_pp_plan
+    supports_tp_plan tie_weights tp_plan tp_size use_kernels warn_if_padding_and_no_attention_mask
+"""
+_EMITTED = """
+    config forward generate init_weights is_causal layer_idx num_key_value_groups reset_parameters scaling self stream
+    super update_bias
+"""
+RESERVED = frozenset(f"{_TORCH} {_TRANSFORMERS} {_EMITTED}".split())
+"""Attributes that a submodule or parameter of the same name would hide: of `nn.Module`, of the classes of transformers
+that those of a folder inherit from, and those of emitted classes that others use by name. (Words, since the compiler
+loads neither library; tests compare them with the classes. Methods that emitted classes call themselves, as `step`, get
+another name where a submodule has it.)"""
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a submodule cannot have the name: a keyword, one of RESERVED, or one like `_apply`, since names
+    with a leading underscore belong to the libraries."""
+    return keyword.iskeyword(name) or name in RESERVED or (name.startswith("_") and not name.endswith("_"))
 
 
 def safe_name(name: str) -> str:
-    """A step in the path of names that is also a Python attribute."""
+    """Return the attribute that a step in the path of a weight is: `stream_` for a layer called `stream`."""
     name = name.replace(".", "_")
-    return f"{name}_" if keyword.iskeyword(name) or name in MODULE_ATTRIBUTES else name
+    return f"{name}_" if is_reserved(name) else name
 
 
 def starred(path: str) -> str:

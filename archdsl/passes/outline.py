@@ -29,6 +29,7 @@ from archdsl.ir.graph import (
     node_outputs,
     reads,
 )
+from archdsl.ir.paths import safe_name
 from archdsl.ir.weights import weights
 
 BASE, HEAD = "model", "lm_head"
@@ -71,8 +72,8 @@ def _renamed(block: Block, known: dict[Block, Block]) -> Block:
         if isinstance(n, OpNode):
             first, _, rest = n.name.partition("_")
             other = f"{rest}_{first}"
-            apart = rest and first in names and other not in names and n.instance is None
-            return replace(n, name=other) if apart else n
+            apart = first in names and other not in names and n.instance is None
+            return replace(n, name=other) if apart and other.isidentifier() and safe_name(other) == other else n
         if isinstance(n, CallNode):
             below = _renamed(n.block, known)
             return n if below is n.block else replace(n, block=below)

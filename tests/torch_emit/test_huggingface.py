@@ -20,7 +20,10 @@ import archdsl
 from archdsl.backends.torch import Extras, emit
 from archdsl.diagnostics import ArchError
 from archdsl.interop.convert import convert_from, import_folder
+from archdsl.ir.paths import is_reserved
+from archdsl.ir.weights import weights
 from archdsl.run.load import load_source
+from torch_emit.test_attributes import SPEC as HOSTILE_SPEC
 
 WRITTEN_FOR = (5, 19)
 """The oldest transformers that the files are written for."""
@@ -426,3 +429,62 @@ def test_a_file_that_is_not_what_was_meant_is_never_written(right: str, wrong: s
     validate(text, writer.classes)
     with pytest.raises(InvalidError):
         validate(text.replace(right, wrong), writer.classes)
+
+
+# --- names that are taken ---------------------------------------------------------------------------------------------
+
+
+def test_attributes_of_the_libraries_are_reserved() -> None:
+    """What a submodule would hide, in this PyTorch and this transformers."""
+    from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    class Decoder(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
+        config_class = PreTrainedConfig
+
+    for module in (nn.Module(), Decoder(PreTrainedConfig()), GradientCheckpointingLayer()):
+        attributes = {name for name in dir(module) if not name.startswith("__")}
+        assert not [name for name in attributes if not is_reserved(name)]
+
+
+def test_a_folder_of_layers_called_like_methods(tmp_path: Path) -> None:
+    model = archdsl.load(text=HOSTILE_SPEC)
+    archdsl.init_weights(model, tmp_path / "w.safetensors")
+    archdsl.to_huggingface(model, tmp_path / "hf", weights=tmp_path / "w.safetensors")
+    plain: Any = load_source(emit(model))()
+    plain.load_state_dict(load_file(tmp_path / "w.safetensors"))
+    made = loaded(tmp_path / "hf")
+    tokens = torch.randint(97, (2, 5))
+    torch.testing.assert_close(made(tokens).logits, plain.eval()(tokens))
+    assert made.device.type == "cpu"
+    assert made.num_parameters() == sum(w.size for w in weights(model))
+    assert made.generate(tokens, **GREEDY).size(1) > 5
+
+
+def test_unnamed_norms_make_a_folder(tmp_path: Path) -> None:
+    text = """
+block layer(x: [batch, time, width]) -> [batch, time, width] {
+  x += x -> layernorm -> mha(heads: 4, mask: causal)
+  x += x -> layernorm -> linear(width) -> relu -> linear(width)
+  x += x -> mlp(hidden: 4) as weights -> linear(width) as weights_init
+}
+model m(layers = 2) {
+  vocab:   64
+  context: 16
+  width:   16
+  blocks:  layers * layer
+  norm:    layernorm
+  head:    lm
+}
+"""
+    archdsl.to_huggingface(archdsl.load(text=text), tmp_path / "hf")
+    assert "layernorm_2" in (tmp_path / "hf" / "modeling_m.py").read_text()
+
+
+def test_a_hyper_parameter_called_like_what_layers_are_given(tmp_path: Path) -> None:
+    text = HOSTILE_SPEC.replace("(step: number)", "(layer_idx: number)").replace("* step", "* layer_idx")
+    model = archdsl.load(text=text.replace("(step: 0.1)", "(layer_idx: 0.1)"))
+    with pytest.raises(ArchError) as raised:
+        archdsl.to_huggingface(model, tmp_path / "hf")
+    assert raised.value.diagnostics[0].code == "E0534"
+    assert "`layer_idx` of `layer`" in str(raised.value)

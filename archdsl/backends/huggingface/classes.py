@@ -64,6 +64,11 @@ class LibraryClasses(Classes):
     def _resolve(self) -> None:
         super()._resolve()
         for group in self.groups:
+            for name in {*self.given} & {*group.arguments, *group.block.local}:
+                raise self.decoder.refuse(
+                    f"`{name}` of `{group.block.name}` has the name of what the library gives each layer",
+                    "give it another name",
+                )
             group.needs_config = group.needs_config or bool(self.decoder.layers(group.block))
 
     def _name_classes(self) -> None:

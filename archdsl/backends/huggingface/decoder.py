@@ -44,8 +44,8 @@ class Decoder:
         self.roles = {roles.block: roles for roles in _all_roles(first)}
         self._demand_attention()
 
-    def refuse(self, why: str) -> ArchError:
-        return refuse(self.original, why)
+    def refuse(self, why: str, help: str = "") -> ArchError:
+        return refuse(self.original, why, help)
 
     # --- what it must be ---
 

@@ -157,6 +157,23 @@ class Method:
         return "Tensor" if len(kinds) == 1 else f"tuple[{', '.join(kinds)}]"
 
 
+PREPARE = ("prepare", "precompute")
+"""What a block computes once before a scan takes its steps."""
+
+
+def submodules(block: Block) -> set[str]:
+    """Return the attributes that hold a block's own modules and weights."""
+    parts = [block] if block.before is None else [block.before, block]
+    return {name for b in parts for name in (*module_names(b.graph), *(i.path for i in b.instances))}
+
+
+def method_name(block: Block, *names: str) -> str:
+    """Return the first of some names for a method of a block's class that none of its submodules has: a checkpoint may
+    have a layer called `step`."""
+    taken = submodules(block)
+    return next(name for name in names if name not in taken)
+
+
 def parameter_names(method: Method) -> list[str]:
     """What the parameters of a method are called: as in the block's header, but for names of what it calls."""
     read = {*words((method.steps, method.results))}
@@ -284,7 +301,7 @@ class Lowering:
         first = self.classes.lowering(self.classes, block, [context_kind(c) for c in block.contexts])
         first.modules.names = self.modules.names
         first.modules.without_weights = self.modules.without_weights
-        first.lowered.method.name = "prepare"
+        first.lowered.method.name = method_name(self.block, *PREPARE)
         before = first.run()
         mine = self.lowered
         mine.before = before
@@ -511,7 +528,9 @@ class Lowering:
                 keywords, name = {**keywords, "losses": Read(self.losses)}, "checkpointed_with_losses"
             self.note_helper(name)
             return call_tree(word(name), [module, *args], keywords)
-        return call_tree(PyNode("Attribute", (module, "prepare")) if node.step is not None else module, args, keywords)
+        if node.step is not None:
+            module = PyNode("Attribute", (module, method_name(node.step, *PREPARE)))
+        return call_tree(module, args, keywords)
 
     def arguments(self, node: CallNode, group: ClassGroup) -> tuple[list[Tree], dict[str, Tree]]:
         """What a block is called with, in the order of its parameters: arguments, then those by name."""
@@ -746,8 +765,7 @@ class Modules:
         """A module without weights, one for all its uses in the block."""
         if constructor not in self.without_weights:
             attribute, n = name, 1
-            block = self.lowering.block
-            taken = {*self.without_weights.values(), *module_names(block.graph), *(i.path for i in block.instances)}
+            taken = {*self.without_weights.values(), *submodules(self.lowering.block)}
             while attribute in taken:
                 n += 1
                 attribute = f"{name}_{n}"

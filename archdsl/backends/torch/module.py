@@ -48,7 +48,7 @@ from archdsl.ir.conditions import BACKWARDS, SIZES, conditions
 from archdsl.ir.dims import Expr, Lit, Num, Poly, Var
 from archdsl.ir.graph import Block, Condition, Model
 from archdsl.ir.op import Tree
-from archdsl.ir.paths import MODULE_ATTRIBUTES
+from archdsl.ir.paths import RESERVED
 from archdsl.ir.ranges import NUMBERS
 from archdsl.ir.walk import block_tensors
 from archdsl.ir.weights import weights
@@ -212,7 +212,8 @@ class ClassWriter:
         self.classes = file.classes
         self.made: Class = self.classes.classes[group]
         self.block: Block = self.made.lowered.block
-        self.attributes = {s.name for s in self.made.init if isinstance(s, Make)} | MODULE_ATTRIBUTES
+        made = {s.name for s in self.made.init if isinstance(s, Make)}
+        self.attributes = made | {m.name for m in self.made.methods} | RESERVED
         self.settings: dict[str, Tree] = {}
         """What `__init__` keeps for the methods, by attribute."""
         self.kept: dict[Tree, Tree] = {}

@@ -732,9 +732,13 @@ class Validator:
         body = self.defined[instance.name]
         assert isinstance(body, ast.ClassDef)
         methods = {s.name: s for s in body.body if isinstance(s, ast.FunctionDef)}
+        if len(methods) < sum(isinstance(s, ast.FunctionDef) for s in body.body):
+            raise InvalidError(f"{instance.name} has two methods of one name")
         terms = Terms()
         steps = [*lowered.init, *self.classes.classes[group].demands]
         fields, made = self.init(methods, instance, lowered, steps, config, terms)
+        for name in fields.keys() & methods.keys():
+            raise InvalidError(f"{instance.name}.{name} is a method and an attribute")
         merged = self.classes.merged.get(group)
         own = [(m, m) for m in self.classes.methods(group, block)]
         taken = group.taken_over.items() if group is not None else ()

@@ -11,7 +11,7 @@ from archdsl.backends.torch.features.decode_schedule import Assigner, Roles, win
 from archdsl.backends.torch.features.merge import merged
 from archdsl.backends.torch.features.steps import StepLowering
 from archdsl.backends.torch.helpers import members
-from archdsl.backends.torch.lower import Lowered, cache_name
+from archdsl.backends.torch.lower import Lowered, cache_name, method_name
 from archdsl.backends.torch.python import local_name
 from archdsl.backends.torch.tree import nodes, trees
 from archdsl.ir.dims import Num, free_names
@@ -147,9 +147,8 @@ class Generate(Section):
         forward = self.classes.root if group is None else group.lowered[group.members.index(roles.block)]
         kinds = [] if group is None else [group.kind(i) for i in range(len(group.block.contexts))]
         if signature not in known:
-            attributes = {*forward.modules.names, *forward.modules.without_weights.values()}
-            name = "step" if "step" not in attributes else "advance"
-            name = f"{name}_{len(known) + 1}" if known else name
+            number = f"_{len(known) + 1}" if known else ""
+            name = method_name(forward.block, f"step{number}", f"advance{number}")
             lowering = StepLowering(self, forward, kinds, roles, name)
             known[signature] = name, lowering
             lowered = lowering.run()

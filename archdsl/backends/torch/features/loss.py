@@ -9,7 +9,7 @@ from typing import Any
 
 from archdsl.backends.torch.classes import Classes, ClassGroup
 from archdsl.backends.torch.features import Section
-from archdsl.backends.torch.lower import Method, Parameter, lower, parameter_names
+from archdsl.backends.torch.lower import Method, Parameter, lower, method_name, parameter_names
 from archdsl.backends.torch.program import Bind, Conditional, Leave, Step, Suite
 from archdsl.backends.torch.python import any_of
 from archdsl.backends.torch.tree import Part, Read, Variable, call_tree, leaves, mapped, py, word
@@ -34,7 +34,6 @@ from archdsl.ir.graph import (
     reads,
 )
 from archdsl.ir.op import Tree, same
-from archdsl.ir.walk import module_names
 from archdsl.passes.dce import live
 
 
@@ -111,8 +110,7 @@ class LossSection(Section):
         last = lower(self.classes, replace(block, graph=end, tensor_names=("hidden",)))
         found = _expression(last.method)
         if found is None:
-            taken = {*module_names(block.graph), *(i.path for i in block.instances)}
-            last.method.name = "logits" if "logits" not in taken else "compute_logits"
+            last.method.name = method_name(block, "logits", "compute_logits")
             last.method.doc = "Compute the logits of hidden states [batch, time, width]."
             self.classes.further(None, last.method, last.helpers)
             function = py(f"self.{last.method.name}")
