@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from archdsl.cli.frame import command, print_or_json, say
+from archdsl.cli.frame import FINE, WRONG_SPEC, command, print_or_json, say, show_diagnostics
 from archdsl.cli.options import (
     OUTPUT,
     WEIGHTS,
@@ -39,22 +39,40 @@ def import_(
             help="A field of config.json that says nothing of what is computed (repeatable).",
         ),
     ] = None,
-    check: Annotated[bool, WEIGHTS("--check", help="Compare logits with transformers'.")] = False,
+    check: Annotated[bool, WEIGHTS("--check", help="Compare outputs with transformers'.")] = False,
+    tolerance: Annotated[
+        float | None,
+        WEIGHTS(
+            "--tolerance", min=0, help="With --check: the largest relative difference that passes, 1e-4 by default."
+        ),
+    ] = None,
     json: JsonOption = False,
-) -> None:
+) -> int:
     """Write a checkpoint of Hugging Face, or a GGUF file, as a spec, and beside it its weights in the spec's names."""
-    from archdsl.interop.convert import import_folder
+    from archdsl.interop.convert import TOLERANCE, import_folder
     from archdsl.report.tables import drawing, import_view
 
     if output.suffix != ".arch":
         raise typer.BadParameter(f"a spec ends in .arch, not {output.name!r}", param_hint="'--output'")
     if check and (no_weights or source.name.endswith(".json")):
         raise typer.BadParameter("needs the weights of a checkpoint", param_hint="'--check'")
-    progress = partial(drawing, what="writing")
+    if tolerance is not None and not check:
+        raise typer.BadParameter("goes with --check", param_hint="'--tolerance'")
     report = import_folder(
-        source, output, mapping=map, weights=not no_weights, check=check, ignore=ignore or (), progress=progress
+        source,
+        output,
+        mapping=map,
+        weights=not no_weights,
+        check=check,
+        tolerance=TOLERANCE if tolerance is None else tolerance,
+        ignore=ignore or (),
+        progress=partial(drawing, what="writing"),
     )
     print_or_json(report, import_view, json)
+    if (finding := report.disagreement()) is None:
+        return FINE
+    show_diagnostics([finding])
+    return WRONG_SPEC
 
 
 @command("weights", "Hugging Face")

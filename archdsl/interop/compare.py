@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
 from collections.abc import Sequence
@@ -32,19 +33,23 @@ NAMES = {
 """What transformers calls inputs of each kind, of which a class has one or, of several inputs, these in order."""
 
 
+def demand_packages() -> None:
+    """Raise ArchError E0502 where transformers or torch is not installed."""
+    for name in ("torch", "transformers"):
+        if importlib.util.find_spec(name) is None:
+            help_ = "pip install transformers torch"
+            raise error("E0502", f"`--check` needs {name}, which is not installed", help=help_)
+
+
 def difference(source: Path, model: Model, weights: Path, unread: Sequence[str] = ()) -> float:
     """The largest difference between the outputs of a model and those of transformers for random inputs, relative to
     the largest of theirs, in float32. Their tensors that are `unread` (templates) may be missing.
 
     Raises ArchError E0502 where transformers or torch is not installed, E0533 where an input is none of theirs, an
     output has no counterpart, or their class has weights that the checkpoint lacks."""
-    try:
-        import torch
-        import transformers
-    except ImportError as problem:
-        raise error(
-            "E0502", f"`--check` needs {problem.name}, which is not installed", help="pip install transformers torch"
-        ) from None
+    demand_packages()
+    import torch
+    import transformers
     from safetensors.torch import load_file
 
     from archdsl.backends.torch import emit
@@ -70,7 +75,9 @@ def difference(source: Path, model: Model, weights: Path, unread: Sequence[str] 
         if other is None:
             raise error("E0533", f"{type(theirs).__name__} returns nothing of shape {list(own.shape)}")
         expected = left.pop(other)
-        worst = max(worst, float((own - expected).abs().max() / expected.abs().max()))
+        apart = float((own - expected).abs().max())
+        share = apart / float(expected.abs().max()) if apart else 0.0
+        worst = worst if share <= worst else share  # NaN is the worst
     return worst
 
 

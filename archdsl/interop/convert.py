@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
-from archdsl.diagnostics import did_you_mean, error, shortened
+from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error, shortened
 from archdsl.diagnostics.source import printable
 from archdsl.files import write_text, written_beside
 from archdsl.frontend.load import load
+from archdsl.interop import compare
 from archdsl.interop.checkpoint_file import CheckpointFile, read, renamed, shipped
 from archdsl.interop.doubts import doubts
 from archdsl.interop.gguf import GgufFile
@@ -41,6 +42,9 @@ from archdsl.weights.safetensors import Progress, saved
 if TYPE_CHECKING:
     from archdsl.ir.graph import Model
 
+TOLERANCE = 1e-4
+"""The largest difference of outputs from transformers' in float32 that passes, as a share of the largest of them."""
+
 
 class ImportReport(BaseModel):
     """What `archdsl import` has written."""
@@ -61,6 +65,25 @@ class ImportReport(BaseModel):
     """What the mapping has most likely wrong, though all sizes agree."""
     difference: float | None
     """The largest difference of logits to transformers', relative to the largest of these; None where not compared."""
+    tolerance: float
+    """The largest difference that passes."""
+
+    @property
+    def written(self) -> list[str]:
+        """Every file that was written."""
+        return [self.spec, *([self.weights] if self.weights is not None else []), *self.files]
+
+    def disagreement(self) -> Diagnostic | None:
+        """Return the finding E0535 where outputs were compared and differ by more than the tolerance, or are NaN."""
+        if self.difference is None or self.difference <= self.tolerance:
+            return None
+        return Diagnostic(
+            "E0535",
+            f"`{self.spec}` computes something else than transformers' {self.model_type}: outputs differ by "
+            f"{self.difference:.1e} of the largest, and {self.tolerance:g} passes",
+            notes=(_kept(self.written),),
+            help="do not use them as that model; --tolerance sets what passes",
+        )
 
 
 def import_folder(
@@ -70,6 +93,7 @@ def import_folder(
     mapping: str | None = None,
     weights: bool = True,
     check: bool = False,
+    tolerance: float = TOLERANCE,
     ignore: Sequence[str] = (),
     progress: Callable[[Model], AbstractContextManager[Progress | None]] = lambda _: nullcontext(),
 ) -> ImportReport:
@@ -77,11 +101,14 @@ def import_folder(
 
     `source` is a folder, a `config.json` alone, or a GGUF file; `mapping` is the name or the path of a `.checkpoint`
     file, by default that of the config's `model_type`; `ignore` names fields that it has no place for. With `check`
-    logits are compared with transformers'. `progress` is asked for a context once the model is known, and told of each
+    outputs are compared with transformers', and the report says whether they differ by more than the `tolerance`, a
+    share of the largest. `progress` is asked for a context once the model is known, and told of each
     weight that is written. Raises ArchError E0531 to E0533 where mapping, checkpoint and spec disagree: nothing is
     written then."""
     from archdsl.estimates.counts import total
 
+    if check:
+        compare.demand_packages()
     name = re.sub(r"\W", "_", output.stem, flags=re.ASCII).strip("_")[:MAX_NAME] or "model"
     name = f"model_{name}"[:MAX_NAME] if name[0].isdigit() or name in tables().keywords else name
     folder, found = opened(source, mapping, weights and source.is_dir())
@@ -99,7 +126,7 @@ def import_folder(
     demand_fixed(settings, model)
     report = ImportReport(
         spec=str(output), model_type=kind, family=settings.spec.name, parameters=total(model), weights=None, tensors=0,
-        files=[], doubts=[], difference=None,
+        files=[], doubts=[], difference=None, tolerance=tolerance,
     )  # fmt: skip
     if weights and folder.shapes:
         mapper = Mapper(found, model, folder.shapes)
@@ -114,11 +141,17 @@ def import_folder(
         report.files.append(str(target))
     write_text(output, text)
     if check:
-        from archdsl.interop.compare import difference
-
         unread = [*found.drops, *(d.removeprefix(found.base) for d in found.drops)]
-        report.difference = difference(source, model, output.with_suffix(".safetensors"), unread)
+        try:
+            report.difference = compare.difference(source, model, output.with_suffix(".safetensors"), unread)
+        except ArchError as problem:
+            kept = _kept(report.written)
+            raise ArchError(replace(d, notes=(*d.notes, kept)) for d in problem.diagnostics) from None
     return report
+
+
+def _kept(files: Sequence[str]) -> str:
+    return f"written, and kept: {', '.join(files)}"
 
 
 def opened(source: Path, mapping: str | None, weights: bool = True) -> tuple[Folder | GgufFile, CheckpointFile]:

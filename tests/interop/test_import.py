@@ -282,6 +282,21 @@ def test_what_is_in_doubt_is_said(folders: Any, tmp_path: Path, run: Run) -> Non
     )
 
 
+def test_a_difference_above_the_tolerance_is_an_error(folders: Any, tmp_path: Path, run: Run) -> None:
+    """The exit status says it, and the finding what was written; a tolerance of one's own may take it."""
+    own = own_mapping(tmp_path, ("mlp.{gate,up,down}_proj", "mlp.{up,gate,down}_proj"))
+    command = ("import", str(folders("llama")), "-o", str(tmp_path / "m.arch"), "--map", own, "--check")
+    code, printed, said = run(*command, "--json")
+    report = json.loads(printed)
+    assert code == 1
+    assert report["difference"] > report["tolerance"] == 1e-4
+    assert "E0535" in said
+    assert str(tmp_path / "m.safetensors") in "".join(said.split())
+    assert {path.name for path in tmp_path.iterdir()} >= {"m.arch", "m.safetensors"}
+    assert run(*command, "--tolerance", "10")[0] == 0
+    assert run(*command[:-1], "--tolerance", "10")[0] == 2
+
+
 def own_mapping(folder: Path, *changes: tuple[str, str]) -> str:
     """The path of Llama's mapping with some texts in place of others."""
     files = {path.stem: path.read_text() for path in mapping_files()}
