@@ -1,7 +1,7 @@
-"""`docs/primitives.md`, `docs/library.md` and `docs/api.md`, from what the compiler and the library say of
-themselves."""
+"""`docs/primitives.md`, `docs/library.md` and `docs/api.md`, from what compiler and library say of themselves."""
 
 import inspect
+from collections.abc import Callable
 
 import archdsl
 from archdsl.frontend.modules import find_in_library
@@ -69,10 +69,9 @@ def api_page() -> str:
     names = [name for name in archdsl.__all__ if not name.startswith("_")]
     parts = [
         "# Python",
-        "What `import archdsl` offers; each command of the command line is one of these functions. A report is a "
-        "pydantic\nmodel: `report.model_dump_json()` is what the command prints with `--json`, and "
-        "`archdsl schema COMMAND` its\n"
-        "JSON Schema. A loaded model prints itself, in a notebook as a table.",
+        "What `import archdsl` offers; each command of the command line is one of these functions. A report is a\n"
+        "pydantic model: `report.model_dump_json()` is what the command prints with `--json`, and `archdsl schema\n"
+        "COMMAND` its JSON Schema. A loaded model prints itself, in a notebook as a table.",
         '```python\nimport archdsl\n\nmodel = archdsl.load("gpt2", set={"layers": 2})\nprint(model)\n'
         "print(archdsl.estimate(model).params.total)\nmodule = archdsl.to_torch(model)\n```",
         " · ".join(f"[{name}](#{name.lower()})" for name in names),
@@ -84,18 +83,14 @@ def api_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _signature(name: str, function: object) -> str:
+def _signature(name: str, function: Callable[..., object]) -> str:
     """A function's signature, a parameter a line."""
-    signature = inspect.signature(function)  # type: ignore[arg-type]
-    lines, keywords = [], False
+    signature = inspect.signature(function)
+    lines = []
     for parameter in signature.parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and not keywords:
-            keywords = True
+        if parameter.kind is parameter.KEYWORD_ONLY and "    *," not in lines:
             lines.append("    *,")
-        lines.append(f"    {parameter!s},")
-    body = "\n".join(lines)
-    return (
-        f"archdsl.{name}(\n{body}\n) -> {signature.return_annotation}"
-        if lines
-        else f"archdsl.{name}() -> {signature.return_annotation}"
-    )
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+        lines.append(f"    {parameter.name}: {parameter.annotation}{default},")
+    inside = "\n".join(["", *lines, ""]) if lines else ""
+    return f"archdsl.{name}({inside}) -> {signature.return_annotation}"
