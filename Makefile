@@ -10,7 +10,7 @@ SERVING := .serving/.installed
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install runtimes clients serving demo test examples quick size matrix check format bench clean
+.PHONY: help install runtimes clients serving demo test examples quick size wheel matrix check format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -69,6 +69,9 @@ quick: install ## run the tests that need neither PyTorch nor ONNX: a minute
 
 size: install ## count lines: the product, its tests, what is emitted, and their budgets
 	@$(BIN)/python tests/size.py
+
+wheel: install ## install the wheel with each extra into an empty environment, and use it there
+	@$(BIN)/python tests/wheel.py
 
 matrix: ## run the tests with each Python that is here, and with the lowest versions of all packages
 	@tests/matrix.sh

@@ -41,7 +41,7 @@ from typing import Any
 
 missing = [n for n in ("torch", "onnx", "onnxruntime", "onnxscript") if importlib.util.find_spec(n) is None]
 if missing:
-    sys.exit(f"benchmarks/onnx.py needs {' and '.join(missing)}: pip install 'archdsl[bench]'")
+    sys.exit(f"benchmarks/onnx.py needs {' and '.join(missing)}: pip install '.[bench]' in a checkout")
 
 import numpy as np
 import onnxruntime

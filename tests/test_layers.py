@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "archdsl"
 
 # From the bottom up; a module may import from its own room or those below.
 ROOMS = (
-    ("archdsl.version", "archdsl.signals", "archdsl.files", "archdsl.frozen"),
+    ("archdsl.version", "archdsl.signals", "archdsl.files", "archdsl.frozen", "archdsl.packages"),
     ("archdsl.diagnostics",),
     ("archdsl.resources",),
     ("archdsl.syntax",),
@@ -42,6 +42,7 @@ LOOSE = {
     "api.py",
     "files.py",
     "frozen.py",
+    "packages.py",
     "resources.py",
     "signals.py",
     "version.py",

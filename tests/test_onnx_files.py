@@ -22,6 +22,7 @@ from archdsl.backends.onnx import store
 from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.backends.onnx.write import write
 from archdsl.diagnostics import ArchError
+from archdsl.packages import install
 
 SPEC = """\
 block layer(heads, kv_heads) {
@@ -264,7 +265,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found: Callable[..., Any] = util.find_spec
     monkeypatch.setattr(util, "find_spec", lambda name, *a: None if name == "onnx_ir" else found(name, *a))
     problem = refused("E0502")
-    assert problem.diagnostics[0].help == "pip install 'archdsl[onnx]'"
+    assert problem.diagnostics[0].help == install("onnx")
 
 
 # --- the graph --------------------------------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from wheel import install, use
 
-from archdsl import resources
+from archdsl import packages, resources
 
 ROOT = Path(__file__).resolve().parent.parent
 GPT2_PARAMETERS = 124_439_808
@@ -99,6 +100,19 @@ def test_check_accepts_a_spec_of_the_zoo(installed: Path, tmp_path: Path) -> Non
 def test_estimate_prints_json(installed: Path, tmp_path: Path) -> None:
     answer = json.loads(_python(installed, tmp_path, "-m", "archdsl", "estimate", "gpt2", "--json"))
     assert GPT2_PARAMETERS in set(_leaves(answer))
+
+
+def test_the_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    """With nothing but what it requires; `make wheel` installs the extras, too."""
+    use(install(wheel, tmp_path), tmp_path)
+
+
+def test_what_is_advised_is_what_the_extras_hold() -> None:
+    """The names that `archdsl.packages` advises are those of the extras, each without its version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {"onnx" if name == "onnx-cpu" else name: e for name, e in project["optional-dependencies"].items()}
+    for part, names in packages.PARTS.items():
+        assert [re.split("[>=]", requirement)[0] for requirement in extras[part]] == [*names]
 
 
 def _leaves(value: object) -> Iterator[object]:

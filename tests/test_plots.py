@@ -116,7 +116,7 @@ def test_other_files_are_refused(name: str) -> None:
 def test_they_need_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "installed", lambda name: None)
     status, out = run("estimate", "tiny.arch", "--plot", "a.svg")
-    assert (status, "E0502" in out, "pip install 'archdsl[plot]'; --json needs none" in out) == (2, True, True)
+    assert (status, "E0502" in out, "pip install matplotlib; --json needs none" in out) == (2, True, True)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert run("estimate", "tiny.arch")[0] == 0
 

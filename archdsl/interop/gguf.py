@@ -1,6 +1,6 @@
 """GGUF files of llama.cpp: their tensors, dequantized, their fields, and the tokenizer that lies within.
 
-The format is read by llama.cpp's own package (`pip install 'archdsl[gguf]'`)."""
+The format is read by llama.cpp's own package, gguf."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import error, shortened
 from archdsl.interop.mapping import Shape
+from archdsl.packages import install
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +36,7 @@ class GgufFile:
         try:
             from gguf import GGUFReader
         except ImportError:
-            raise error("E0502", "GGUF files need the package gguf", help="pip install 'archdsl[gguf]'") from None
+            raise error("E0502", "GGUF files need the package gguf", help=install("gguf")) from None
         try:
             reader = GGUFReader(path)
             self.fields = {name: field.contents() for name, field in reader.fields.items()}

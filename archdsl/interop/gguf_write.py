@@ -13,6 +13,7 @@ from archdsl.interop.gguf import CONTROL, SPLITS
 from archdsl.interop.huggingface import config_fields
 from archdsl.interop.mapping import Mapper
 from archdsl.interop.native import native_type
+from archdsl.packages import install
 from archdsl.weights.safetensors import BYTES, Checkpoint, Progress, saved
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def write_gguf(model: Model, weights: Path, output: Path, progress: Progress | N
     try:
         from gguf import GGMLQuantizationType, GGUFWriter
     except ImportError:
-        raise error("E0502", "GGUF files need the package gguf", help="pip install 'archdsl[gguf]'") from None
+        raise error("E0502", "GGUF files need the package gguf", help=install("gguf")) from None
     import numpy as np
 
     found = native_type(model, PREFIX)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from archdsl.diagnostics import error
 from archdsl.files import written_beside
 from archdsl.frozen import Frozen
+from archdsl.packages import install
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +58,7 @@ def demand_plots(path: Path, otherwise: str = "--csv") -> None:
         raise error(
             "E0502",
             "a plot needs matplotlib, which is not installed",
-            help=f"pip install 'archdsl[plot]'; {otherwise} needs none",
+            help=f"{install('plot')}; {otherwise} needs none",
         )
 
 

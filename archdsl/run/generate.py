@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from archdsl.diagnostics import error
 from archdsl.frozen import Frozen
 from archdsl.ir.graph import Model
+from archdsl.packages import install
 from archdsl.run.smoke import demand_torch, device_called, fits, load_weights, one_line
 
 if TYPE_CHECKING:
@@ -58,9 +59,7 @@ class Text:
             try:
                 from tokenizers import Tokenizer
             except ImportError:
-                raise error(
-                    "E0502", "a tokenizer needs the package `tokenizers`", help="pip install 'archdsl[text]'"
-                ) from None
+                raise error("E0502", "a tokenizer needs the package `tokenizers`", help=install("text")) from None
             try:
                 self.tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
             except Exception as problem:  # of whatever type: the package raises Exception itself

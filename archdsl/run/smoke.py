@@ -14,6 +14,7 @@ from archdsl.diagnostics import error
 from archdsl.ir.dims import Poly, evaluate
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.walk import ops_below
+from archdsl.packages import install
 
 if TYPE_CHECKING:
     import torch
@@ -132,9 +133,7 @@ def demand_torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise error(
-            "E0502", "running a model needs PyTorch, which is not installed", help="pip install 'archdsl[torch]'"
-        ) from None
+        raise error("E0502", "running a model needs PyTorch, which is not installed", help=install("torch")) from None
     return torch
 
 

@@ -15,6 +15,7 @@ from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.dependence.causality import assumed
 from archdsl.diagnostics import ArchError, error
 from archdsl.ir.graph import Model
+from archdsl.packages import install
 from archdsl.run.onnx import (
     NOT_ASKED,
     WHOLE,
@@ -127,7 +128,7 @@ def verify(
         import torch
     except ImportError:
         raise error(
-            "E0502", "verifying a model needs PyTorch, which is not installed", help="pip install 'archdsl[torch,onnx]'"
+            "E0502", "verifying a model needs PyTorch, which is not installed", help=install("torch", "onnx")
         ) from None
     demand_room(model, dtype, 3)
     timed = Stopwatch()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from archdsl.diagnostics import error
+from archdsl.packages import install
 
 
 def demand_packages(what: str, *names: str) -> None:
@@ -14,5 +15,5 @@ def demand_packages(what: str, *names: str) -> None:
         raise error(
             "E0502",
             f"{what} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
-            help="pip install 'archdsl[onnx]'",
+            help=install("onnx"),
         )
