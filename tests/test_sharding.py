@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from math import prod
 from typing import Any
 
 import pytest
@@ -20,10 +21,12 @@ from archdsl.estimates.memory import estimate as memory
 from archdsl.estimates.mesh import Mesh, parse_mesh
 from archdsl.estimates.sharding import Sharding, Stage, Step, StepPlan, shard, under_way
 from archdsl.ir.graph import Model
+from archdsl.passes.flatten import FlatOp, flatten, weights_read
 from archdsl.passes.partition import partition
 from archdsl.resources import zoo_files
 
 GIB = 1 << 30
+FEWER = {"layers": 2, "pairs": 1, "dense_layers": 1, "sparse_layers": 1}
 
 
 def step(
@@ -358,7 +361,7 @@ def test_what_a_plan_cannot_shard_is_whole() -> None:
     """Latent attention, one head of keys, biases of heads: each rank has all of it, and nothing is sent."""
     for name in ("deepseek_v2_lite", "palm_8b", "bloom_560m"):
         found = partition(archdsl.load(name))
-        assert not any(p.over == "tp" for path, p in found.placements.items() if ".attention." in path)
+        assert not any("tp" in p.axes for path, p in found.placements.items() if ".attention." in path)
     entered = step("deepseek_v2_lite", "tp=4", seq=256)
     (note,) = (n for n in entered.notes if n.startswith("on every rank of tp: "))
     assert "blocks.*.attention (" in note
@@ -366,8 +369,9 @@ def test_what_a_plan_cannot_shard_is_whole() -> None:
     assert not any("every rank" in n for n in step("llama3_8b", "tp=8", seq=256).notes)
     calls = [c for c in entered.communication if c.axis == "tp" and c.phase == "backward"]
     # Into the first layer's feed-forward block together, into gate and up of 26 shared experts apart, whose input the
-    # router reads too, and into the head.
-    assert [(c.collective, c.calls, c.payload) for c in calls] == [("all-reduce", 54, 54 * 256 * 2048 * 4)]
+    # router reads too, and into the head; into the other experts, of which six are weighted for each token.
+    payload = (80 * 2048 + 26 * 6) * 256 * 4
+    assert [(c.collective, c.calls, c.payload) for c in calls] == [("all-reduce", 106, payload)]
 
 
 def test_each_reader_of_a_residual_stream_reduces_its_gradients() -> None:
@@ -378,18 +382,48 @@ def test_each_reader_of_a_residual_stream_reduces_its_gradients() -> None:
     assert calls == {"forward": 2 * 12 + 1, "backward": 4 * 12 + 1}
 
 
-def test_experts_are_whole_over_tp() -> None:
-    """Each rank of `tp` computes the experts of its rank of `ep`; where `ep` does not divide `dp` the ranks share."""
-    params, experts = archdsl.estimate("mixtral_8x7b").params.total, 32 * 8 * 3 * 4096 * 14_336
-    both = step("mixtral_8x7b", "dp=4,tp=2,ep=4", seq=64)
-    alone = step("mixtral_8x7b", "dp=4,ep=4", seq=64)
-    assert both.memory.parameters - experts // 4 < (params - experts) * 0.51
-    rows = [[c.payload for c in f.communication if c.collective == "all-to-all"] for f in (both, alone)]
-    assert rows[0] == rows[1]
-    assert not any("not emitted" in note and "experts" in note for note in both.notes)
-    across = step("mixtral_8x7b", "tp=8,ep=8", seq=64)
+MIXTURES = ("mixtral_8x7b", "deepseek_v2_lite", "deepseek_v3", "switch_base_8", "moe_256")
+
+
+def routed(model: Model) -> dict[str, int]:
+    """The numbers of each weight of experts, by its path."""
+    graphs = (g for n in flatten(model).nodes if isinstance(n, FlatOp) for g in n.blocks.values())
+    return {path: prod(int(d) for d in w.weight.shape) for g in graphs for path, w in weights_read(g).items()}
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_hidden_channels_of_experts_are_sharded(name: str) -> None:
+    """Each rank of `tp` has a shard of every expert, those of `ep` have some each; where `ep` does not divide `dp` the
+    ranks of `tp` have other experts instead."""
+    fields = {f.name for f in archdsl.load(name).config}
+    model = archdsl.load(name, set={k: n for k, n in FEWER.items() if k in fields})
+    experts = routed(model)
+    placements = partition(model).placements
+    assert all(placements[path].axes.keys() == {"ep", "tp"} for path in experts)
+    for mesh, ranks in (("tp=2", 2), ("dp=4,tp=2,ep=4", 8), ("dp=4,ep=4", 4), ("tp=4,ep=4", 4)):
+        found = Step(model, StepPlan(parse_mesh(mesh)), None, 64)
+        held = [t.numbers for t, of_experts in found.tensors(found.weights_of(0).values()) if of_experts]
+        assert sum(held) == sum(experts.values()) / ranks, mesh
+
+
+def test_experts_over_tp() -> None:
+    """What they read and give is all-reduced once each, however many experts a token has; where the ranks of `tp` have
+    other experts each, they share the tokens."""
+    one = 64 * 4096 * 4
+    found = step("mixtral_8x7b", "tp=2", seq=64)
+    sums = {c.purpose: c for c in found.communication if c.phase == "forward"}["sums out of sharded matrices"]
+    assert (sums.calls, sums.payload) == (65, 65 * one)
+    back = {c.purpose: c for c in found.communication if c.phase == "backward"}["gradients from sharded matrices"]
+    assert (back.calls, back.payload) == (32 * 3 + 1, 65 * one + 32 * 64 * 2 * 4)  # the two weights of a token, too
+    both, alone, across = (step("mixtral_8x7b", m, seq=64) for m in ("dp=4,tp=2,ep=4", "dp=4,ep=4", "tp=8,ep=8"))
+    rows = [sum(c.payload for c in f.communication if c.collective == "all-to-all") for f in (both, alone, across)]
+    assert rows[0] == rows[1] == 8 * rows[2]
+    assert not any("experts over the ranks" in note for note in both.notes)
     assert any("experts over the ranks of tp" in note for note in across.notes)
-    assert sum(c.payload for c in across.communication if c.collective == "all-to-all") == sum(rows[0]) // 8
+    # With sequence parallelism, too: tokens are gathered before, and the sums scattered.
+    spread = step("mixtral_8x7b", "tp=2", seq=64, sequence_parallel=True)
+    assert spread.memory.parameters == found.memory.parameters
+    assert spread.memory.activations < found.memory.activations
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -232,7 +232,7 @@ class _KernelWalk(Sized):
         met = 1 - (1 - active / copies) ** (max(tokens, 1) * self.cut.senders)
         rows = max(tokens, 1) * active
         if rows not in self.within:
-            self.within[rows] = _KernelWalk({**self.sizes, "rows": rows}, self.dtype, self.fused, None, _Held(self.cut))
+            self.within[rows] = _KernelWalk({**self.sizes, "rows": rows}, self.dtype, self.fused, None, self.cut)
             self.within[rows].wants = self.wants
         yield from self.within[rows].graph(inner, times, met, number)
 
@@ -307,16 +307,6 @@ class _KernelWalk(Sized):
         if carry is None:
             return 0.0
         return sum(2 * self.bytes(Value(s.shape, s.dtype, s.name)) for s in carry.states)
-
-
-class _Held(Cut):
-    """Within experts: rows were cut before, weights as ever."""
-
-    def __init__(self, cut: Cut) -> None:
-        self.cut = cut
-
-    def held(self, weight: FlatWeight) -> float:
-        return self.cut.held(weight)
 
 
 class _Around:

@@ -42,6 +42,11 @@ class Mesh(BaseModel):
     ep: PositiveInt = 1
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Devices along each axis, by its name."""
+        return {"dp": self.dp, "tp": self.tp, "pp": self.pp, "cp": self.cp, "ep": self.ep}
+
+    @property
     def devices(self) -> int:
         """All of them."""
         return self.dp * self.tp * self.pp * self.cp

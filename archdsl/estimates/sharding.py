@@ -184,14 +184,18 @@ class Shares(Cut):
 
     def __init__(self, model: Model, graph: FlatGraph, mesh: Mesh, *, sequence_parallel: bool = False) -> None:
         self.graph, self.mesh, self.sequence_parallel = graph, mesh, sequence_parallel and mesh.tp > 1
-        self.partition = partition(model, slices=True) if mesh.tp > 1 else Partition(expert_placements(graph), ())
+        over_tp = mesh.replicas % mesh.ep > 0
+        if mesh.tp > 1:
+            self.partition = partition(model, slices=True, experts=not over_tp)
+        else:
+            self.partition = Partition(expert_placements(graph), ())
         self.sharded = sharded(graph, self.partition.placements)
         self.wants = wanting(graph)
         self.symbols = {s.name for s in model.symbols if s.name != "batch"}
         self.along: dict[int, tuple[object, bool]] = {}
         """Shapes with an axis that is sharded along the sequence."""
-        self.experts_over_tp = self.sequence_parallel or mesh.replicas % mesh.ep > 0
-        """Whether the ranks of `tp` share the tokens of experts too, and so their replicas."""
+        self.experts_over_tp = over_tp or (self.sequence_parallel and not self.sharded.divided)
+        """Whether the ranks of `tp` share the tokens of experts, not their hidden channels, and so their replicas."""
 
     @property
     def expert_replicas(self) -> int:
@@ -229,8 +233,7 @@ class Shares(Cut):
 
     def ranks(self, weight: FlatWeight) -> int:
         """Return over how many ranks a weight is sharded."""
-        over = self.placement(weight).over
-        return getattr(self.mesh, over) if over is not None else 1
+        return math.prod(self.mesh.sizes[axis] for axis in self.placement(weight).axes)
 
     def work(self, node: FlatNode) -> int:
         over_tp = id(node) in self.sharded.worked
@@ -597,7 +600,9 @@ class Step:
         for stage in range(self.mesh.pp if self.mesh.tp > 1 else 0):
             for path, weight in self.weights_of(stage).items():
                 shape = shape_of(weight.weight)
-                if len(shape) > 1 and self.shares.placement(weight).axis is None:
+                placement = self.shares.placement(weight)
+                shared = "tp" in placement.axes or (placement.kind == "expert" and self.shares.experts_over_tp)
+                if len(shape) > 1 and not shared:
                     module = path.split(".")[:-1]
                     found[starred(".".join(module[:-1] or module))] += math.prod(shape)
         return found
@@ -618,7 +623,7 @@ class Step:
         for weight in weights:
             if all(d.static for d in weight.weight.shape):
                 placement = self.shares.placement(weight)
-                shape = placement.shard([int(d) for d in weight.weight.shape], self.shares.ranks(weight))
+                shape = placement.shard([int(d) for d in weight.weight.shape], self.mesh.sizes)
                 yield Tensor(weight.weight, 1, shape), placement.kind == "expert"
 
     def replicas(self, expert: bool) -> int:

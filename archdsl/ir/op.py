@@ -96,6 +96,11 @@ class TorchScope(Protocol):
     def varlen(self) -> bool:
         """Whether the file has FlashAttention for sequences of different lengths in one tensor."""
 
+    @property
+    def divided(self) -> bool:
+        """Whether the file can have each rank compute a shard of the blocks that the op applies: what they give is then
+        summed."""
+
     def causal(self, mask: Tree) -> Tree | None:
         """In a step, whether a mask that is not there stands for causality; None where it stands for no mask."""
 

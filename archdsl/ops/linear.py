@@ -64,7 +64,7 @@ class Linear(Primitive):
 
     def opens(self, node: OpNode) -> Parts | None:
         """Columns of the map: each device computes some of the features."""
-        features = node.weights[0].shape[0]
+        features = node.weights[0].shape[-2]  # behind the axis of experts
         if node.outputs[0].dtype != "float" or features.value == 1:
             return None
         return Parts(node.outputs[0].rank - 1, {w.name: 0 for w in node.weights}, sizes=(features,))

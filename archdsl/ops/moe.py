@@ -90,13 +90,14 @@ class Experts(Primitive):
         holes = {"experts": e.child(""), "count": node.copies}
         if node.options["capacity"] is None:
             return self._sorted(node, e, holes)
-        within = "dispatch_within({capacity} if self.training else None, {experts}, {count}, {0}, {1}, {2})"
-        return e.py(within, capacity=number(node, "capacity"), **holes)
+        within = "dispatch_within({capacity} if self.training else None, {experts}, {count}, {x}, {weights}, {2})"
+        x, weights = self._entering(e, "x", e.input(0), holes)
+        return self._leaving(e, e.py(within, capacity=number(node, "capacity"), x=x, weights=weights, **holes), holes)
 
     def _sorted(self, node: OpNode, e: TorchScope, holes: Mapping[str, Any]) -> Tree:
         """The pairs of a token and an expert in the order of experts, and their answers added up."""
         flat = node.tensor(0).rank == 2
-        tokens = e.input(0) if flat else e.let("tokens", e.py("{0}.flatten(0, -2)"))
+        tokens, weights = self._entering(e, "tokens", e.input(0) if flat else e.py("{0}.flatten(0, -2)"), holes)
         pairs = e.py("{2}.flatten().sort(stable=True)")
         expert, order = e.unpack(("expert", "order"), pairs, "(token, choice) pairs, sorted by expert")
         numbers = e.py("torch.arange({count}, device={device})", count=holes["count"], device=e.device())
@@ -104,9 +105,22 @@ class Experts(Primitive):
         ends = e.let("ends", e.py(found, expert=expert, numbers=numbers))
         token = e.let("token", e.py("{order} // {2}.size(-1)", order=order))
         answers = e.py("{experts}({x}[{token}], {ends})", **holes, x=tokens, token=token, ends=ends)
-        y = e.let("y", e.py("{y} * {1}.flatten()[{order}, None].to({0}.dtype)", y=answers, order=order))
+        weighted = "{y} * {weights}.flatten()[{order}, None].to({0}.dtype)"
+        y = e.let("y", e.py(weighted, y=answers, weights=weights, order=order))
         total = e.py("torch.zeros_like({x}).index_add(0, {token}, {y})", x=tokens, token=token, y=y)
+        total = self._leaving(e, total, holes)
         return total if flat else e.py("{total}.view_as({0})", total=total)
+
+    def _entering(self, e: TorchScope, name: str, x: Tree, holes: Mapping[str, Any]) -> tuple[Tree, Tree]:
+        """Tokens and weights as the experts read them, which may be sharded over ranks."""
+        if e.divided:
+            read = e.py("enter_shards({experts}, {x}, {1})", experts=holes["experts"], x=x)
+            x, weights = e.unpack((name, "weights"), read)
+            return x, weights
+        return e.let(name, x) if name == "tokens" and e.input(0) != x else x, e.input(1)
+
+    def _leaving(self, e: TorchScope, y: Tree, holes: Mapping[str, Any]) -> Tree:
+        return e.py("leave_shards({experts}, {y})", experts=holes["experts"], y=y) if e.divided else y
 
 
 class KeepGroups(Primitive):

@@ -121,6 +121,8 @@ class Unrolled(Entity):
     """Where its weights live."""
     nodes: dict[Node, list[FlatNode]] = field(default_factory=dict)
     calls: dict[CallNode, list[Unrolled]] = field(default_factory=dict)
+    applied: dict[CallNode, list[Unrolled]] = field(default_factory=dict)
+    """The same of blocks that ops apply themselves: experts."""
     values: dict[Value, Value] = field(default_factory=dict)
     """The block's values in the flat graph; of those in a loop, the last iteration's."""
 
@@ -241,6 +243,7 @@ class Flattener:
         block = call.block
         instances = {**scope.instances, **{i: prefix + i.path for i in block.instances}}
         inside = FlatScope(block, prefix, {v: v for v in block.graph.inputs}, instances)
+        scope.unrolled.applied.setdefault(call, []).append(inside.unrolled)
         self.contexts(call, scope, inside)
         self.graph(block.graph, inside, str)
         outputs = tuple(inside.values[v] for v in block.graph.outputs if v is not None)

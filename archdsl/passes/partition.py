@@ -8,6 +8,10 @@ sharded by columns; where an op cannot work on shards, those that lead to it are
 What is sharded is what styles of modules (`torch.distributed.tensor.parallel`) can do, as `parallelize` of an emitted
 file is written of them: an op that would have to take its shard of a replicated tensor, or to sum gradients of one, is
 computed by every rank, and so is an LM head whose weight is the embedding's.
+
+Experts are such pairs too, if all that they do lies between linear layers sharded by columns and one sharded by rows:
+every rank of `tp` computes a shard of the hidden channels of each expert, and what the experts give together is summed
+once, after it was weighted.
 """
 
 from __future__ import annotations
@@ -47,20 +51,24 @@ Kind = Literal["column", "row", "vocab", "expert", "replicated"]
 class Placement(Frozen):
     """How a weight is sharded: `column` and `row` of a pair of linear layers, or `vocab` (rows of an embedding, of an
     LM head) over `tp`, `expert` over `ep`. `axis` is the axis of the weight, None where it is replicated. `group` is
-    the path that the weights of a pair have in common, that of the experts, or of the module."""
+    the path that the weights of a pair have in common, that of the experts, or of the module. `hidden` is the axis
+    along which a weight of experts is sharded over `tp` besides, None where it is not."""
 
     kind: Kind
     axis: int | None = None
     group: str = ""
+    hidden: int | None = None
 
     @property
-    def over(self) -> Literal["tp", "ep"] | None:
-        """Return the axis of the mesh."""
-        return None if self.axis is None else "ep" if self.kind == "expert" else "tp"
+    def axes(self) -> dict[str, int]:
+        """Return the axis of the weight that each axis of the mesh shards."""
+        ep, tp = (self.axis, self.hidden) if self.kind == "expert" else (None, self.axis)
+        return ({} if ep is None else {"ep": ep}) | ({} if tp is None else {"tp": tp})
 
-    def shard(self, shape: Sequence[int], ranks: int) -> tuple[int, ...]:
+    def shard(self, shape: Sequence[int], ranks: Mapping[str, int]) -> tuple[int, ...]:
         """Return the shape of the first rank's shard, of which none is larger (`torch.chunk`)."""
-        return tuple(-(-n // ranks) if i == self.axis else n for i, n in enumerate(shape))
+        parts = {axis: ranks[name] for name, axis in self.axes.items()}
+        return tuple(-(-n // parts.get(i, 1)) for i, n in enumerate(shape))
 
 
 REPLICATED = Placement("replicated")
@@ -88,6 +96,8 @@ class Sharded:
     """Tensors that are sharded over `tp`, and along which axis."""
     worked: set[int] = field(default_factory=set)
     """Ops, by `id`, that compute a shard."""
+    divided: set[int] = field(default_factory=set)
+    """Ops, by `id`, that apply blocks of which each rank computes a shard of the hidden channels."""
     redistributions: list[Redistribution] = field(default_factory=list)
     partial: dict[str, tuple[FlatWeight, int | None]] = field(default_factory=dict)
     """Replicated weights that work on shards, those of norms, with the axis along which their input is sharded: their
@@ -106,17 +116,20 @@ class Partition(Entity):
     """What the ranks of `tp` have to divide, each with the group that it is of, in the names of the model."""
     sliced: bool = False
     """Whether ops take their shard of a replicated tensor, which no emitted plan does."""
+    divided: frozenset[OpNode] = frozenset()
+    """Ops that apply blocks of which each rank of `tp` computes a shard of the hidden channels."""
 
 
 @lru_cache(maxsize=4)
-def partition(model: Model, slices: bool = False) -> Partition:
+def partition(model: Model, slices: bool = False, experts: bool = True) -> Partition:
     """Return what ranks share of a model; with `slices` ops may take their shard of a replicated tensor that wants no
-    gradient (biases of heads), which styles of modules cannot do. Linear in the number of layers; the last ones are
-    remembered."""
-    partitioner = _Partitioner(model, slices)
+    gradient (biases of heads), which styles of modules cannot do; without `experts` the hidden channels of experts are
+    not sharded. Linear in the number of layers; the last ones are remembered."""
+    partitioner = _Partitioner(model, slices, experts)
     partitioner.run()
     sliced = any(use.parts.own for use in partitioner.uses.values())
-    return Partition(partitioner.placements(), tuple(partitioner.sizes()), sliced)
+    divided = frozenset(n.node for n in partitioner.divided())
+    return Partition(partitioner.placements(), tuple(partitioner.sizes()), sliced, divided)
 
 
 def sharded(graph: FlatGraph, placements: Mapping[str, Placement]) -> Sharded:
@@ -128,8 +141,11 @@ def sharded(graph: FlatGraph, placements: Mapping[str, Placement]) -> Sharded:
             kept = (node.inputs[i] for i in node.node.op.cached_inputs(node.node))
             found.redistributions += [Redistribution("experts", node, v) for v in tensors[:1] if node.blocks]
             found.redistributions += [Redistribution("keys", node, v) for v in kept if isinstance(v, Value)]
-            _shard_op(node, placements, found)
-    entering = Counter(r.value for r in found.redistributions if r.kind == "enter")
+            if node.blocks:
+                _shard_blocks(node, placements, found)
+            else:
+                _shard_op(node, placements, found)
+    entering = Counter(r.value for r in found.redistributions if r.kind == "enter" and id(r.node) not in found.divided)
     reading = Counter(v for n in graph.nodes for v in n.inputs if isinstance(v, Value)) + Counter(graph.outputs)
     norms = [n for n in graph.nodes if isinstance(n, FlatOp) and n.node.op.shares_weights and n.weights]
     apart = {n.path for n in norms if not 1 < entering[n.outputs[0]] == reading[n.outputs[0]]}
@@ -151,6 +167,22 @@ def _once(redistributions: Iterable[Redistribution], joined: Container[Value]) -
             entered.add(r.value)
 
 
+def _shard_blocks(node: FlatOp, placements: Mapping[str, Placement], found: Sharded) -> None:
+    """Note which ops of blocks that an op applies work on shards: what enters them are the op's own inputs, what leaves
+    them its output."""
+    inner = Sharded(found.axes, found.worked)
+    for graph in node.blocks.values():
+        if any("tp" in placements.get(path, REPLICATED).axes for path in weights_read(graph)):
+            found.divided.add(id(node))
+            for op in graph.nodes:
+                if isinstance(op, FlatOp):
+                    _shard_op(op, placements, inner)
+    if id(node) in found.divided:
+        whole = (v for v in node.inputs if isinstance(v, Value) and v.is_float)
+        found.redistributions += [Redistribution("enter", node, v) for v in whole]
+        found.redistributions.append(Redistribution("leave", node, node.outputs[0]))
+
+
 def _shard_op(node: FlatOp, placements: Mapping[str, Placement], found: Sharded) -> None:
     """Note what an op makes of the shards that it reads, or that its weights make."""
     axes = [found.axes.get(v) if isinstance(v, Value) else None for v in node.inputs]
@@ -159,7 +191,7 @@ def _shard_op(node: FlatOp, placements: Mapping[str, Placement], found: Sharded)
     if any(axis is not None for axis in axes):
         parts = node.node.op.parts(node.node, axes)
     else:
-        parts = node.node.op.opens(node.node) if kinds & {"column", "vocab"} else None
+        parts = node.node.op.opens(node.node) if any("tp" in p.axes for p in of_weights.values()) else None
     if parts is None:
         return
     found.worked.add(id(node))
@@ -189,10 +221,20 @@ class _Use(Frozen):
 
 
 class _Partitioner:
-    def __init__(self, model: Model, slices: bool) -> None:
+    def __init__(self, model: Model, slices: bool, experts: bool) -> None:
         self.model, self.slices = model, slices
         self.graph = flatten(model)
-        self.nodes = self.graph.nodes
+        self.nodes: list[FlatNode] = []
+        """Those of blocks that ops apply among them, each before the op."""
+        self.applied: list[tuple[FlatOp, FlatGraph, range]] = []
+        """Such blocks, and the numbers of their nodes."""
+        for node in self.graph.nodes:
+            if isinstance(node, FlatOp) and experts:
+                for graph in node.blocks.values():
+                    first = len(self.nodes)
+                    self.nodes += graph.nodes
+                    self.applied.append((node, graph, range(first, len(self.nodes))))
+            self.nodes.append(node)
         self.closed: set[int] = set()
         """Linear layers that are not sharded by columns, by their number among the nodes."""
         self.unclear = set(blocks_of_two_graphs(model.block))
@@ -219,6 +261,8 @@ class _Partitioner:
         while self.changed:
             self._propagate()
             if not self.changed:
+                self._close_halved_blocks()
+            if not self.changed:
                 self.uses = dict(sorted(self.uses.items()))
                 self._close_disagreeing()
 
@@ -241,7 +285,7 @@ class _Partitioner:
                             queued.add(reader)
                             heappush(waiting, reader)
             queued.discard(number)
-        for value in self.graph.outputs:
+        for value in (*self.graph.outputs, *(v for _, graph, _ in self.applied for v in graph.outputs)):
             state = self.state.get(id(value))
             if isinstance(state, _Shard):
                 self._close(state.origins)
@@ -284,6 +328,34 @@ class _Partitioner:
             return None
         whole = [(i, v) for i, v in enumerate(node.inputs) if axes[i] is None and isinstance(v, Value)]
         return None if any(self.wants.get(v, False) and op.differentiates(node.node, i) for i, v in whole) else parts
+
+    def _close_halved_blocks(self) -> None:
+        """A block that an op applies is sharded from its input to its output or not at all: what it gives are sums of
+        one linear layer sharded by rows, and every weight works on shards."""
+        for _, graph, numbers in self.applied:
+            if self._is_divided(graph, numbers):
+                continue
+            for number in numbers:
+                use = self.uses.get(number)
+                if use is not None and number in self.opened and all(axis is None for axis in use.axes):
+                    self._close(frozenset({number}))
+
+    def _is_divided(self, graph: FlatGraph, numbers: range) -> bool:
+        """Return whether each rank computes a shard of a block that an op applies, and its result is a sum of those."""
+        if not any(number in self.uses for number in numbers):
+            return False
+        for number, node in zip(numbers, graph.nodes, strict=True):
+            use = self.uses.get(number)
+            weights = {*node.weights} if isinstance(node, FlatOp) else {"read as a tensor"}
+            whole = weights.difference(use.parts.weights if use is not None else ())
+            sums = use is not None and use.parts.axis is None
+            if sums != (node.outputs == graph.outputs) or (whole and not sums):
+                return False
+        return True
+
+    def divided(self) -> Iterator[FlatOp]:
+        """Yield the ops that apply blocks of which each rank computes a shard."""
+        yield from (op for op, graph, numbers in self.applied if self._is_divided(graph, numbers))
 
     def _close_disagreeing(self) -> None:
         """All uses of an op of a block are written once, and a weight has one placement: where two uses differ, nothing
@@ -341,7 +413,10 @@ class _Partitioner:
             assert isinstance(node, FlatOp)
             kind: Kind = "row" if any(axis is not None for axis in use.axes) else "column"
             found |= {node.weights[name].path: Placement(kind, axis, group) for name, axis in use.parts.weights.items()}
-        return {w.path: found.get(w.path, REPLICATED) for w in weights(self.model)} | expert_placements(self.graph)
+        for path, placement in expert_placements(self.graph).items():
+            hidden = found.get(path, REPLICATED).axis  # behind that of the experts
+            found[path] = replace(placement, hidden=None if hidden is None else hidden + 1)
+        return {w.path: found.get(w.path, REPLICATED) for w in weights(self.model)}
 
     def _vocabulary(self) -> Iterator[tuple[str, Placement]]:
         """Yield embeddings of tokens that no op reads as a tensor, and linear layers that score as many tokens."""
@@ -406,7 +481,7 @@ def _root_names(model: Model) -> dict[str, Expr]:
 def _names_of(unrolled: Unrolled, names: Mapping[str, Expr]) -> Iterator[tuple[FlatNode, Mapping[str, Expr]]]:
     """Yield every node of a block that is not shared, with its names in those of the model."""
     yield from ((node, names) for nodes in unrolled.nodes.values() for node in nodes)
-    for call, inner in unrolled.calls.items():
+    for call, inner in (*unrolled.calls.items(), *unrolled.applied.items()):
         outer = {name: substitute(e, names) for name, e in instantiated_names(call.block, call.bind).items()}
         for block in inner:
             yield from _names_of(block, outer)

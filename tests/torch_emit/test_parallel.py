@@ -62,6 +62,23 @@ model mixture(layers = 2, heads = 4) {
   head:    lm
 }
 """
+# Experts have biases, of which the last is added once; a capacity; and a loss keeps them equally busy.
+AFFINE = """
+block layer(heads) {
+  attention: mha(heads: heads)
+  mask:      causal
+  ffn:       moe(experts: 4, top_k: 2, expert: mlp(hidden: 24), capacity: 1.25, router: softmax_router(balance: 0.1))
+}
+
+model affine(layers = 2, heads = 4) {
+  vocab:   256
+  context: 16
+  width:   32
+  blocks:  layers * layer(heads: heads)
+  norm:    rmsnorm
+  head:    lm
+}
+"""
 LATENT = {
     "dense_layers": 1,
     "sparse_layers": 1,
@@ -88,6 +105,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
     "one head of keys": ("palm_8b", {**SMALL, **WORDS, "head_dim": 8}, {"tp": 2}),
     "dense layers, then experts": ("deepseek_v3", LATENT, {"tp": 2}),
     "experts": ("deepseek_v3", LATENT, {"ep": 2}),
+    "experts with biases and a capacity": (AFFINE, {}, {"tp": 2}),
     "two stacks, and a bias for each head": ("t5_small", {**SMALL, **WORDS, "head_dim": 8, "hidden": 48}, {"tp": 2}),
     "norms within heads": (NORMED, {}, {"tp": 2}),
 }
@@ -128,7 +146,7 @@ def test_gradients_are_those_of_one_process(tmp_path: Path) -> None:
     """Built plainly, and on the meta device."""
     jobs: list[dict[str, Any]] = []
     expected: list[dict[str, list[float]]] = []
-    of_losses = [MODELS[name] for name in ("biases, a tied head", "experts", "norms within heads")]
+    of_losses = [MODELS[name] for name in ("biases, a tied head", "experts", "experts with biases and a capacity")]
     for i, (spec, sizes, layout) in enumerate((*MODELS.values(), *of_losses)):
         path = emitted(tmp_path, f"model_{i}", spec, sizes, *(["loss"] if i >= len(MODELS) else []))
         given = inputs(path)
@@ -401,6 +419,10 @@ def test_the_plan() -> None:
     assert "if isinstance(module, DenseLayer):" in text
     assert "elif isinstance(module, SwiGLU):" in text
     assert "if isinstance(module, ExpertSwiGLU):" in text
+    assert '"gate.weight": 1, "up.weight": 1, "down.weight": 2}' in text
+    assert '% tp.size() == 0, "expert_hidden must be a multiple of the axis tp"' in text
+    text = archdsl.torch_source(text=AFFINE, features=["parallel"])
+    assert '{"up.weight": 1, "up.bias": 1, "down.weight": 2}' in text
     text = archdsl.torch_source(text=NORMED, features=["parallel"])
     assert '"blocks.*.attention.q_norm": SequenceParallel(sequence_dim=1, use_local_output=True)' in text
     assert '"blocks.*.ffn: 48 must be a multiple of the axis tp"' in text

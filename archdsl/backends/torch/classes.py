@@ -150,6 +150,8 @@ class Classes:
         self.config = {f.name: f.value for f in model.config}
         self.checkpointed: frozenset[CallNode] = frozenset()
         """Calls of layers that the backward pass computes again."""
+        self.divided: frozenset[OpNode] = frozenset()
+        """Ops that apply blocks of which ranks compute a shard each."""
         self.varlen = False
         """Whether FlashAttention for sequences of different lengths computes masks of windows and documents."""
         self.classes: dict[ClassGroup | None, Class] = {}

@@ -16,7 +16,7 @@ TORCH = {
     "torch.distributed._functional_collectives": ("all_to_all_single_autograd",),
     "torch.distributed.device_mesh": ("DeviceMesh",),
     "torch.distributed.fsdp": ("fully_shard", "register_fsdp_forward_method"),
-    "torch.distributed.tensor": ("Replicate", "Shard", "distribute_tensor"),
+    "torch.distributed.tensor": ("DTensor", "Partial", "Replicate", "Shard", "distribute_tensor"),
     "torch.distributed.tensor.parallel": (
         "ColwiseParallel",
         "PrepareModuleOutput",

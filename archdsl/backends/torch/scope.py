@@ -34,6 +34,10 @@ class TorchNodeScope:
     def varlen(self) -> bool:
         return self.lowering.classes.varlen
 
+    @property
+    def divided(self) -> bool:
+        return self.node in self.lowering.classes.divided
+
     # --- expressions ---
 
     def py(self, template: str, /, **holes: Any) -> Tree:

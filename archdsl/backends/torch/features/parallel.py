@@ -18,7 +18,7 @@ from archdsl.diagnostics import error
 from archdsl.ir.dims import Num, expr_text, free_names
 from archdsl.ir.paths import layer_of, starred
 from archdsl.ir.weights import weights
-from archdsl.passes.flatten import FlatOp, Unrolled, flatten, unroll, walk
+from archdsl.passes.flatten import FlatOp, Unrolled, flatten, unroll, walk, weights_read
 from archdsl.passes.partition import partition, sharded
 
 AXES = {
@@ -43,10 +43,11 @@ class Parallel(Section):
         self.classes, self.model, self.generate = classes, classes.model, generate
         self.weights = {w.path: w.weight.kind for w in weights(self.model)}
         self.plan = partition(self.model)
+        classes.divided = self.plan.divided
         self.sharded = sharded(flatten(self.model), self.plan.placements)
         self.stacks = list(dict.fromkeys(stack for path in self.modules if (stack := layer_of(path)[0])))
         self.styles = self._styles()
-        if not self.stacks and not self.styles:
+        if not self.stacks and not self.styles and not self.plan.divided:
             raise error(
                 "E0530",
                 f"`{self.model.name}` has neither a list of layers nor pairs of linear layers that devices could share",
@@ -56,13 +57,14 @@ class Parallel(Section):
     def functions(self, forward: Scheduled) -> Iterable[str]:
         experts = self._experts()
         if experts:
+            yield helpers()["exchange_rows"].source
             yield helpers()["shard_experts"].source
-        axes = ["dp", *["ep"] * bool(experts), *["tp"] * bool(self.styles)]
+        axes = ["dp", *["ep"] * bool(experts), *["tp"] * bool(self.styles or self.plan.divided)]
         known = ", ".join(f'"{axis}"' for axis in axes)
         refused = f"the axes of the mesh must be among {', '.join(axes)}"
         body = [f'assert {{{known}}}.issuperset(mesh.mesh_dim_names or ()), "{refused}"']
-        body += [*self._expert_parallel(experts), *self._tensor_parallel()]
         data = "data" if experts else 'mesh["dp"]'
+        body += [*self._tensor_parallel(), *self._expert_parallel(experts)]
         if self.stacks:
             listed = [f"model.{stack}" for stack in self.stacks]
             over = listed[0] if len(listed) == 1 else f"({', '.join(f'*{blocks}' for blocks in listed)})"
@@ -79,25 +81,38 @@ class Parallel(Section):
 
     # --- experts ---
 
-    def _experts(self) -> list[str]:
-        """The classes of experts."""
-        ops = (n.node for n in walk(unroll(self.model)[0]) if isinstance(n, FlatOp))
-        return list(dict.fromkeys(self.classes.by_block[c.block].name for op in ops for c in op.blocks.values()))
+    def _experts(self) -> dict[str, dict[str, int]]:
+        """The classes of experts, each with the axes of weights that are sharded over `tp`, by their paths in it."""
+        found: dict[str, dict[str, int]] = {}
+        for op in (n for n in walk(unroll(self.model)[0]) if isinstance(n, FlatOp)):
+            for name, call in op.node.blocks.items():
+                placed = {path: self.plan.placements[path].hidden for path in weights_read(op.blocks[name])}
+                hidden = {p.removeprefix(f"{op.path}."): axis for p, axis in placed.items() if axis is not None}
+                found.setdefault(self.classes.by_block[call.block].name, hidden)
+        return found
 
-    def _expert_parallel(self, experts: list[str]) -> Iterator[str]:
-        if experts:
-            yield 'data = mesh["dp"]'
-            yield 'if "ep" in (mesh.mesh_dim_names or ()):'
-            yield '    data = mesh["dp", "ep"]._flatten("data")'
+    def _expert_parallel(self, experts: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+        if not experts:
+            return
+        yield 'data = mesh["dp"]'
+        yield 'if "ep" in (mesh.mesh_dim_names or ()):'
+        yield '    data = mesh["dp", "ep"]._flatten("data")'
+        alike: dict[tuple[tuple[str, int], ...], list[str]] = {}
+        for name, hidden in experts.items():
+            alike.setdefault(tuple(hidden.items()), []).append(name)
+        for axes, names in alike.items():
+            over = '"ep", "tp"' if axes else '"ep",'
+            yield f"if shared := tuple(axis for axis in ({over}) if axis in (mesh.mesh_dim_names or ())):"
             yield "    for module in model.modules():"
-            yield f"        if isinstance(module, {any_of(experts)}):"
-            yield '            shard_experts(module, mesh["ep"])'
-            yield '            fully_shard(module, mesh=mesh["dp"])'
+            yield f"        if isinstance(module, {any_of(names)}):"
+            yield f"            shard_experts(module, mesh[shared], {dict_of({p: str(n) for p, n in axes})})"
+            yield '            if "ep" in shared:'
+            yield '                fully_shard(module, mesh=mesh["dp"])'
 
     # --- heads and channels ---
 
     def _tensor_parallel(self) -> Iterator[str]:
-        if not self.styles:
+        if not self.styles and not self.plan.divided:
             return
         plan, of_classes = self._plan()
         yield 'if "tp" in (mesh.mesh_dim_names or ()):'

@@ -116,6 +116,10 @@ class StepScope(TorchNodeScope):
     def for_few_rows(self) -> bool:  # type: ignore[override]
         return self.lowering.section.on_cpu
 
+    @property
+    def divided(self) -> bool:
+        return self.lowering.declared.get(self.node, self.node) in self.lowering.classes.divided
+
     def causal(self, mask: Tree) -> Tree | None:
         found = py("{s}.first", s=self.lowering.state)
         if mask == self.lowering.mask:
