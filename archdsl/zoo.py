@@ -124,15 +124,23 @@ def imported(
     words: Iterable[str] = (), names: Iterable[str] = (), told: Callable[[int, int], None] | None = None
 ) -> list[ZooFamily]:
     """The families that checkpoints are imported after, called `hf/llama`, whose names or comments have these words;
-    only those of these `names`, if any."""
-    from archdsl.resources import imported_files
+    only those of these `names`, if any. Each model has the name by which commands take it."""
+    from archdsl.frontend.load import list_imported, name_of
+    from archdsl.resources import declared_names, imported_files
 
-    def comment(text: str) -> str:
-        found = _COMMENT.match(text)
-        return found[0] if found else ""
+    def listed(text: str) -> str:
+        comment = _COMMENT.match(text)
+        return " ".join([comment[0] if comment else "", *declared_names(text)])
 
-    found = families(_asked(imported_files(), words, names, comment), f"{_CACHE}-hf", told)
-    return [f.model_copy(update={"family": f"hf/{f.family}", "file": f"hf/{f.file}"}) for f in found]
+    found = families(_asked(imported_files(), words, names, listed), f"{_CACHE}-hf", told)
+    called = {(e.file, e.name): name_of(e) for e in list_imported()}
+
+    def named(family: ZooFamily) -> ZooFamily:
+        file = f"hf/{family.file}"
+        models = [m.model_copy(update={"name": called[file, m.name]}) for m in family.models]
+        return family.model_copy(update={"family": f"hf/{family.family}", "file": file, "models": models})
+
+    return [named(family) for family in found]
 
 
 def worded(words: Iterable[str] = (), names: Iterable[str] = ()) -> list[Path]:

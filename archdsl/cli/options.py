@@ -42,10 +42,10 @@ def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
 
 
 def complete_spec(incomplete: str) -> list[str]:
-    """Return names of the zoo, for the shell; paths are the shell's own."""
-    from archdsl.api import list_zoo
+    """Return names of specs that ship with the compiler, for the shell; paths are the shell's own."""
+    from archdsl.frontend.load import spec_names
 
-    return _beginning(incomplete, (e.name for e in list_zoo()))
+    return _beginning(incomplete, spec_names())
 
 
 def complete_accelerator(incomplete: str) -> list[str]:

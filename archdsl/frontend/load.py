@@ -6,7 +6,7 @@ Nothing here loads the compiler before it is asked.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -36,7 +36,7 @@ class ZooEntry(NamedTuple):
     kind: str
     """`model` or `variant`."""
     file: str
-    """Its file's name in the zoo: `gpt2.arch`."""
+    """Its file's name: `gpt2.arch`, `hf/qwen3.arch`."""
     description: str
     """The file's first line."""
 
@@ -46,14 +46,52 @@ def list_zoo() -> tuple[ZooEntry, ...]:
     """Every model and variant of the zoo, by file. Looks at texts only: nothing is parsed."""
     from archdsl.resources import zoo_files
 
-    found = []
-    for path in zoo_files().values():
+    return tuple(_declared(zoo_files()))
+
+
+@cache
+def list_imported() -> tuple[ZooEntry, ...]:
+    """Every model of the specs that checkpoints of Hugging Face are imported after, by file."""
+    from archdsl.resources import imported_files
+
+    return tuple(_declared(imported_files()))
+
+
+def _declared(files: Mapping[str, Path]) -> Iterator[ZooEntry]:
+    """The models and variants of files, by their names without `.arch`."""
+    for name, path in files.items():
         text = path.read_text(encoding="utf-8", errors="replace")
         comment = _COMMENT.match(text)
         lines = comment[0].splitlines() if comment else []
         about = lines[0].lstrip("# \t").rstrip() if lines else ""
-        found += [ZooEntry(m[2], m[1], path.name, about) for m in _COMPILED.finditer(text)]
-    return tuple(found)
+        for declaration in _COMPILED.finditer(text):
+            yield ZooEntry(declaration[2], declaration[1], f"{name}.arch", about)
+
+
+def name_of(entry: ZooEntry) -> str:
+    """The shortest name by which commands take a model that ships with the compiler: its own, unless another model or
+    file has it, else that of its file."""
+    if _entry(entry.name) == entry:
+        return entry.name
+    stem = entry.file.removesuffix(".arch")
+    first = next(e for e in (*list_zoo(), *list_imported()) if e.file == entry.file)
+    return stem if entry == first else f"{stem}:{entry.name}"
+
+
+def spec_names() -> list[str]:
+    """Every name by which commands take a spec that ships with the compiler."""
+    return sorted({*(name_of(e) for e in (*list_zoo(), *list_imported())), *_stems()})
+
+
+def _entry(name: str) -> ZooEntry | None:
+    """The model of that name: the zoo's, that of a file called so first; then, where no file has the name, that of the
+    specs for checkpoints."""
+    entries = [e for e in list_zoo() if e.name == name]
+    if not entries and name not in _stems():
+        entries = [e for e in list_imported() if e.name == name]
+    return next((e for e in entries if e.file.removesuffix(".arch") in (name, f"hf/{name}")), None) or next(
+        iter(entries), None
+    )
 
 
 class Spec(NamedTuple):
@@ -95,7 +133,7 @@ def _is_path(name: str) -> bool:
     if "/" in name or "\\" in name:
         return not name.rpartition(":")[2].isidentifier()
     try:
-        return Path(name).is_file() and all(e.name != name for e in list_zoo())
+        return Path(name).is_file() and _entry(name) is None
     except (OSError, ValueError):
         return False
 
@@ -126,19 +164,16 @@ def _zoo(name: str, model: str | None) -> Spec:
     from archdsl.syntax.parse import read_source
 
     files = _stems()
-    entries = [e for e in list_zoo() if e.name == name]
-    if entries:
-        # A model that two files declare is the one of the file that is called so.
-        entry = next((e for e in entries if e.file == f"{name}.arch"), entries[0])
+    entry = _entry(name)
+    if entry is not None:
         path, model = files[entry.file.removesuffix(".arch")], model or name
     elif name in files:
         path = files[name]
     else:
-        known = {e.name for e in list_zoo()} | set(files)
         raise error(
             "E0210",
             f"the zoo has no model `{name}`, and there is no file of that name",
-            help=did_you_mean(name, known)
+            help=did_you_mean(name, spec_names())
             or "`archdsl list` shows the zoo; a spec of your own is given as a path: `model.arch`",
         )
     return Spec(read_source(path, path.name), path, path.parent, model)

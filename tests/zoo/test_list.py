@@ -11,7 +11,9 @@ from cli_tools import Done, Run
 
 import archdsl
 from archdsl import resources, zoo
+from archdsl.cli.options import complete_spec
 from archdsl.estimates.kinds import KINDS, kind_of_model
+from archdsl.frontend.load import find_spec, list_imported, list_zoo, name_of
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -100,6 +102,28 @@ def test_every_family_says_who_when_and_what() -> None:
         if stem not in COMPARISONS:
             assert said.authors, f"{path.name}: # Name (Authors, year): what is special."
             assert said.year is not None, path.name
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_name_that_is_listed_is_one_that_commands_take() -> None:
+    every = [*list_zoo(), *list_imported()]
+    listed = [name_of(entry) for entry in every]
+    assert len({*listed}) == len(every)
+    assert {*complete_spec("")} >= {*listed}
+    files = resources.zoo_files() | resources.imported_files()
+    for entry, name in zip(every, listed, strict=True):
+        spec = find_spec(name)
+        assert spec.path == files[entry.file.removesuffix(".arch")], name
+        first = next(e.name for e in every if e.file == entry.file)
+        assert (spec.model or first) == entry.name, name
+
+
+def test_names_in_the_list_of_specs_for_checkpoints() -> None:
+    said = {m.name for family in zoo.imported(names=["hf/t5", "hf/jamba", "hf/deepseek_v3"]) for m in family.models}
+    assert said == {"hf/t5", "umt5", "longt5", "jamba", "hf/deepseek_v3"}
+    assert [m.name for family in zoo.imported(["qwen3_5"]) for m in family.models] == ["qwen3_next", "qwen3_5"]
 
 
 # --- kinds ------------------------------------------------------------------------------------------------------------
