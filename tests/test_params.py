@@ -9,7 +9,8 @@ from zoo.sizes import families, place
 
 import archdsl
 from archdsl import api
-from archdsl.estimates.params import Params, layer_count
+from archdsl.estimates.layers import layer_count
+from archdsl.estimates.params import Params
 from archdsl.estimates.params import estimate as count
 from archdsl.ir.graph import Model
 from archdsl.ir.weights import weights
@@ -115,6 +116,50 @@ def test_nested_loops_run_one_index_a_name() -> None:
     params = _params(text=text)
     assert {w.path: w.count for w in params.by_weight} == {"a.*.linear.weight": 6, "layernorm.*.weight": 2}
     assert (params.layers, params.total) == (6, 6 * 64 + 2 * 8)
+
+
+LAYER = """
+    block near(x: [..., width]) { x += x -> linear(width) }
+    block scores(x: [..., width]) {
+      for i in 5 { x = x -> linear(width) -> tanh }
+      return x
+    }
+    block layer(x: [..., width]) { x += x -> rmsnorm -> scores }
+    block stage(x: [..., width]) {
+      for i in 3 { x = x -> layer }
+      return x -> near
+    }
+    block halved(x: [batch, time, width]) -> [batch, time / 2, width] {
+      return x -> rearrange("b (t r) d -> b t (r d)", r: 2) -> linear(width)
+    }
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "layers"),
+    [
+        # Convolutions, and blocks that give another shape, before a stack are none of its layers.
+        ("for i in 3 { x = x -> conv1d(width, kernel: 3, padding: 1) }  for i in 12 { x = x -> layer }", 12),
+        ("for i in 3 { x = x -> halved }  for i in 12 { x = x -> layer }", 12),
+        # Three of one kind and one of another, in turn; in a block of their own, too.
+        ("for i in 2 { for j in 3 { x = x -> layer }  x = x -> near }", 8),
+        ("for i in 2 { x = x -> stage }", 8),
+        # A loop within a layer, around which the residual stream goes.
+        ("for i in 4 { x += x -> scores  x = x -> layer }", 4),
+        ("for i in 4 { x = x -> near  x = x -> near }", 4),
+        ("for i in 2 { for j in 3 { x = x -> layer }  x = x -> rmsnorm }", 6),
+    ],
+)
+def test_layers(body: str, layers: int) -> None:
+    text = f"{LAYER} model m(width = 8)(x: [batch, 64, width]) {{ {body} }}"
+    assert _params(text=text).layers == layers
+
+
+@pytest.mark.parametrize("name", ["hf/swin", "hf/convnext", "hf/clip", "hf/speech_to_text"])
+def test_layers_of_several_stacks(name: str) -> None:
+    report = archdsl.estimate(name)
+    depths = [n for field, n in report.config.items() if field.startswith("depth_") or field.endswith("layers")]
+    assert report.params.layers == sum(depths)
 
 
 def test_shared_layers_are_layers_but_counted_once() -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from archdsl.dependence.causality import prove_output
-from archdsl.estimates.params import layer_count
+from archdsl.estimates.layers import layer_count
 from archdsl.ir.dims import Poly, Symbol
 from archdsl.ir.graph import (
     BOOLEANS,

@@ -8,7 +8,7 @@ What counts as what:
   join the input before the first layer (a learned class token), and without the matrix of an output projection that is
   not tied: the linear layer onto the vocabulary whose result the model gives back.
 * **active**: what one token meets. Of `E` routed experts that is `k`, the rest of the model counts whole.
-* **rule_of_thumb**: 12 · n_layer · d², n_layer being all layers of all stacks and d the model's width.
+* **rule_of_thumb**: 12 · n_layer · d², n_layer being all layers (`estimates.layers`) and d the model's width.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from archdsl.estimates.counts import Counts, titles, uses
+from archdsl.estimates.layers import layer_count
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -32,7 +33,6 @@ from archdsl.ir.graph import (
     Value,
     Weight,
     node_outputs,
-    subgraphs,
 )
 from archdsl.ir.weights import shape_of
 
@@ -98,7 +98,8 @@ def estimate(model: Model) -> ParamsReport:
     head = sum(prod(shape_of(w)) for w in output_projections(model))
     inputs = _raw_inputs(model.block)
     non_embedding = root.total - root.embedding - head - inputs
-    layers, width = layer_count(model.block), _width(model)
+    width = _width(model)
+    layers = layer_count(model.block)
     thumb = 12 * layers * width**2 if layers and width else None
     return ParamsReport(
         model=model.name,
@@ -150,26 +151,6 @@ def _by_block(root: Block, counts: Counts) -> list[BlockParams]:
 
 
 # --- what is not a layer's --------------------------------------------------------------------------------------------
-
-
-def layer_count(block: Block) -> int:
-    """How many layers the stacks of the model have: iterations of its loops that apply something, nested loops
-    multiplied."""
-    return sum(_layers(node) for node in block.graph.nodes)
-
-
-def _layers(node: Node) -> int:
-    if isinstance(node, LoopNode):
-        each = [_layers_of_iteration(body) for body in node.bodies]
-        return sum(each[iteration] for iteration in node.iterations)
-    if isinstance(node, CallNode):
-        return layer_count(node.block)
-    return sum(_layers(n) for graph in subgraphs(node) for n in graph.nodes)
-
-
-def _layers_of_iteration(body: Graph) -> int:
-    inner = sum(_layers(n) for n in body.nodes if isinstance(n, LoopNode))
-    return inner or int(any(isinstance(n, CallNode) or (isinstance(n, OpNode) and n.weights) for n in body.nodes))
 
 
 def _width(model: Model) -> int | None:

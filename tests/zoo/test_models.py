@@ -23,6 +23,26 @@ SILENT = {
     "conformer": (".k.bias", ".depthwise.bias"),
     "pixel_rnn:pixel_rnn_mnist": ("first_layer.own.weight",),
 }
+LAYERS = {
+    "bytenet:bytenet": 2 * 6 * 5,  # sets of five in the encoder, and in the decoder
+    "bytenet:bytenet_lm": 6 * 5,
+    "wavenet:wavenet": 3 * 10,
+    "reformer:reformer_enwik8": 12,
+    "reformer:reformer_crime_and_punishment": 6,
+    "sparse_transformer:sparse_transformer_cifar10": 128,
+    "sparse_transformer:sparse_transformer_imagenet64": 48,
+    "deepnet:deepnet_decoder": 1000,
+    "deepnet:deepnet_decoder_100": 100,
+    "switch:switch_base_8": 24,
+    "switch:switch_base_128": 24,
+    "switch:switch_large_128": 48,
+    "switch:switch_xxl": 48,
+    "switch:switch_c": 30,
+    "show_attend_tell:show_attend_tell": 16,  # convolutions of VGG-19
+}
+"""Layers of models whose `layers`, `dense_layers` and `sparse_layers` are not all of them."""
+BOTH = ("t5", "t5_v1_1", "transformer", "deepnet")
+"""Families with as many layers in the encoder as in the decoder."""
 FAMILIES: dict[str, list[str]] = {}
 for name in tiny.tables():
     FAMILIES.setdefault(name.partition(":")[0], []).append(name)
@@ -47,9 +67,12 @@ def test_a_family_is_what_was_published(family: str) -> None:
     assert said.count("W0406") <= 4
     for name in FAMILIES[family]:
         model = archdsl.load(path, model=tiny.place(name)[1])
-        params = archdsl.estimate(model).params
+        report = archdsl.estimate(model)
+        params = report.params
         assert (params.total, params.active) == (PUBLISHED[name], ACTIVE.get(name, PUBLISHED[name])), name
         assert mixing(model) is None, name
+        named = sum(n for field, n in report.config.items() if field.endswith("layers"))
+        assert params.layers == LAYERS.get(name, named * (1 + (family in BOTH))), name
 
 
 @pytest.mark.parametrize("family", FAMILIES)
