@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error, shortened
-from archdsl.diagnostics.source import printable
+from archdsl.diagnostics.source import Source, printable
 from archdsl.files import write_text, written_beside
 from archdsl.frontend.load import load
+from archdsl.frontend.modules import RESERVED
 from archdsl.interop import compare
 from archdsl.interop.checkpoint_file import CheckpointFile, read, renamed, shipped
 from archdsl.interop.doubts import doubts
@@ -34,8 +35,9 @@ from archdsl.interop.importing import written
 from archdsl.interop.mapping import Mapper
 from archdsl.passes.outline import HEAD, OWN_TYPE, outline
 from archdsl.resources import mapping_files
+from archdsl.syntax import ast
 from archdsl.syntax.limits import MAX_NAME
-from archdsl.syntax.parse import read_source
+from archdsl.syntax.parse import parse, read_source
 from archdsl.syntax.parser_tables import tables
 from archdsl.weights.safetensors import Progress, saved
 
@@ -109,14 +111,14 @@ def import_folder(
 
     if check:
         compare.demand_packages()
-    name = re.sub(r"\W", "_", output.stem, flags=re.ASCII).strip("_")[:MAX_NAME] or "model"
-    name = f"model_{name}"[:MAX_NAME] if name[0].isdigit() or name in tables().keywords else name
     folder, found = opened(source, mapping, weights and source.is_dir())
     found = replace(found, ignored=[*found.ignored, *ignore])
     settings = settings_of(found, folder.config)
     kind = printable(shortened(str(folder.config.get("model_type")), 60))
+    family = read_source(settings.spec, settings.spec.name)
+    name = _model_name(output.stem, family)
     text = written(
-        read_source(settings.spec, settings.spec.name),
+        family,
         settings.model,
         settings.values,
         name,
@@ -148,6 +150,18 @@ def import_folder(
             kept = _kept(report.written)
             raise ArchError(replace(d, notes=(*d.notes, kept)) for d in problem.diagnostics) from None
     return report
+
+
+def _model_name(stem: str, family: Source) -> str:
+    """Return the name of a model in a file of that stem, after a family's file: the stem, with `model_` before it where
+    it is a word of the language or a name that the family's file reads or declares."""
+    name = re.sub(r"\W", "_", stem, flags=re.ASCII).strip("_")[:MAX_NAME] or "model"
+    tree = parse(family)
+    taken = {*tables().keywords, *RESERVED, "inf", *(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))}
+    taken |= {d.name for d in tree.declarations if isinstance(d, ast.Let | ast.BlockDecl)}
+    while name[0].isdigit() or name in taken:
+        name = f"model_{name}"[:MAX_NAME]
+    return name
 
 
 def _kept(files: Sequence[str]) -> str:

@@ -202,6 +202,16 @@ def test_layers_told_by_letters(folders: Any, tmp_path: Path) -> None:
     assert "config.json has 6 kinds of layers for 5 layers" in refused(short, tmp_path)
 
 
+NAMES = ("decoder", "eps", "rope", "causal", "gqa", "if", "true", "inf", "llama", "width", "3b", "gpt-2.5", "_")
+
+
+def test_any_name_of_a_file_is_a_model(folders: Any, tmp_path: Path) -> None:
+    """Words of the language, names of the library and those that a family's own file declares."""
+    for name in NAMES:
+        report = import_folder(folders("llama") / "config.json", tmp_path / f"{name}.arch", weights=False)
+        assert load(report.spec).name in (name, f"model_{name}", "gpt_2_5", "model_model")
+
+
 def test_null_is_no_default(folders: Any, tmp_path: Path) -> None:
     """A field that is null is not the default of a class that has another: no window is none of 4096 places."""
     import_folder(changed(folders("mistral"), tmp_path / "hf", sliding_window=None), tmp_path / "m.arch")
