@@ -187,6 +187,52 @@ def test_a_stream_ends_where_every_row_has_come_to_a_stop() -> None:
         assert set(row[end + 1 :].tolist()) <= {stop}
 
 
+MASK = torch.tensor([[False, True, True], [True, True, False]])
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    # What `generate` cannot do with its arguments, and what it says.
+    "less than nothing": ({"max_new_tokens": -1}, "max_new_tokens=-1"),
+    "below zero": ({"temperature": -0.5}, "temperature=-0.5"),
+    "from none": ({"temperature": 1.0, "top_k": 0}, "top_k=0"),
+    "of no probability": ({"temperature": 1.0, "top_p": 0.0}, "top_p=0.0"),
+    "of more than all": ({"temperature": 1.0, "top_p": 1.5}, "top_p=1.5"),
+    "empty prompts": ({"tokens": torch.ones(2, 0, dtype=torch.long)}, "that is no padding"),
+    "no prompts": ({"tokens": torch.ones(0, 3, dtype=torch.long)}, "that is no padding"),
+    "no batch": ({"tokens": torch.ones(3, dtype=torch.long)}, r"tokens \[3\]"),
+    "a row of padding": ({"attention_mask": MASK[:1] & torch.tensor([[True], [False]])}, "that is no padding"),
+    "a mask that is shorter": ({"attention_mask": MASK[:, :2]}, r"a mask \[2, 2\]"),
+    "a mask of one row": ({"attention_mask": MASK[:1]}, r"a mask \[1, 3\]"),
+    "a mask of pairs": ({"attention_mask": MASK[:, None] & MASK[:, :, None]}, r"a mask \[2, 3, 3\]"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_arguments_that_are_refused(case: str) -> None:
+    options, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        small().module.generate(**{"tokens": torch.ones(2, 3, dtype=torch.long), "max_new_tokens": 2, **options})
+
+
+def test_no_further_tokens() -> None:
+    module, tokens = small().module, prompts()
+    assert module.generate(tokens, 0).shape == (2, 0)
+    assert module.generate(tokens, 0).dtype == tokens.dtype
+    assert [*module.stream(tokens, 0)] == []
+
+
+def test_a_temperature_near_zero_is_greedy() -> None:
+    module, tokens = small().module, prompts()
+    for temperature in (1e-40, 1e-7, 1e-5):
+        assert torch.equal(module.generate(tokens, 4, temperature=temperature), module.generate(tokens, 4))
+
+
+def test_a_mask_of_numbers_may_hide_tokens_anywhere() -> None:
+    module, tokens = small().module, prompts()
+    mask = torch.tensor([[0, 3, 0, 3, 3, 0], [1, 1, 1, 0, 2, 2]])
+    found = module.generate(tokens, 4, attention_mask=mask)
+    for row, real, shown in zip(tokens, mask, found, strict=True):
+        assert torch.equal(shown, module.generate(row[real > 0][None], 4)[0])
+
+
 def test_a_stream_yields_as_it_goes() -> None:
     module, tokens = small().module, prompts()
     stream = module.stream(tokens, 5)

@@ -55,11 +55,19 @@ def stream(
     """Yield the tokens [batch] that continue prompts [batch, time], until every row repeats one of `stop`.
 
     `attention_mask` is False at padding, on either side. `compiled` compiles the step.{shared}"""
+    if max_new_tokens < 0 or temperature < 0:
+        raise ValueError(f"{{max_new_tokens=}} and {{temperature=}} must not be negative")
+    if (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
+        raise ValueError(f"{{top_k=}}, {{top_p=}}: top_k must be at least 1, top_p above 0 and at most 1")
 {seeded}    generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
-    real = torch.ones_like(tokens) if attention_mask is None else attention_mask.long()
+    real = torch.ones_like(tokens) if attention_mask is None else attention_mask.bool().long()
+    if tokens.dim() != 2 or real.shape != tokens.shape:
+        raise ValueError(f"tokens {{[*tokens.shape]}} with a mask {{[*real.shape]}}: both must be [batch, time]")
     tokens = tokens.gather(1, real.argsort(dim=1, descending=True, stable=True))  # padding is moved to the right
     lengths = real.sum(1)
-    shortest, longest = int(lengths.min()), int(lengths.max())
+    shortest, longest = min(lengths.tolist(), default=0), max(lengths.tolist(), default=0)
+    if shortest == 0:
+        raise ValueError("every prompt must have a token that is no padding")
 {twin}{prefill.format(step=model, cache=cache)}
     step = torch.compile({model}{mode}) if compiled else {model}{static}
     stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
@@ -76,7 +84,8 @@ def stream(
 
 def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
     """Continue prompts [batch, time]: [batch, at most max_new_tokens]. Options are those of `stream`."""
-    return torch.stack([*self.stream(tokens, max_new_tokens, **options)], dim=1)
+    following = [*self.stream(tokens, max_new_tokens, **options)]
+    return torch.stack(following, dim=1) if following else tokens[:, :0]
 '''.strip()
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 def sample(logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: Any) -> Tensor:
     """Choose a token for each row of logits [batch, vocab]: the likeliest at temperature 0, else at random from the
     `top_k` likeliest and from those that make up a probability of `top_p` (Holtzman et al., 2019)."""
-    if temperature == 0:
+    if temperature < 1e-6:  # logits divided by less may overflow
         return logits.argmax(-1)
     likely = (logits.float() / temperature).softmax(-1)
     if top_k is None and top_p is None:
