@@ -1,15 +1,91 @@
-"""Writing files so that nobody ever sees half of one."""
+"""Files: regular ones of bounded size are read, and nobody ever sees half of one that is written."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from archdsl.signals import stop_if_asked
+
+MAX_CONFIG = 16 * 2**20
+"""Bytes of a file of settings."""
+MAX_JSON = 256 * 2**20
+"""Bytes of other JSON: a tokenizer, an index of tensors. The largest published ones have some 35 MB."""
+MAX_DEPTH = 100
+"""How deep the lists and objects of a JSON file may stand in each other."""
+MAX_DIGITS = 160
+"""Digits of a whole number of a JSON file."""
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file for reading. Every file that a user names or a checkpoint holds is opened here.
+
+    Raises OSError where it is no regular file: a pipe, a terminal or a device may never end."""
+    _demand_regular(os.stat(path), path)  # before it is opened: that of a device may have effects
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    file = os.fdopen(os.open(path, flags), "rb")
+    try:
+        _demand_regular(os.fstat(file.fileno()), path)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _demand_regular(status: os.stat_result, path: str | os.PathLike[str]) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "Is a directory", os.fspath(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file: pipes and devices are not read", os.fspath(path))
+
+
+def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
+    """The content of a file of at most so many bytes. Raises OSError."""
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"larger than {most:,} bytes", os.fspath(path))
+    return content
+
+
+def read_json(
+    path: str | os.PathLike[str], most: int = MAX_JSON, hook: Callable[[dict[str, Any]], Any] | None = None
+) -> Any:
+    """The value of a JSON file; `hook` replaces its objects. Raises OSError, and ValueError where it is no JSON, nested
+    more than `MAX_DEPTH` deep, or holds a whole number of more than `MAX_DIGITS` digits."""
+    try:
+        value = json.loads(read_bytes(path, most).decode("utf-8"), object_hook=hook, parse_int=_whole)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    _demand_flat(value)
+    return value
+
+
+TOO_DEEP = f"it is nested more than {MAX_DEPTH} deep"
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"a number has {len(digits):,} digits")
+    return int(digits)
+
+
+def _demand_flat(value: Any) -> None:
+    """Raise ValueError for a value nested too deep for those who walk it by calling themselves."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        inner = (v.values() if isinstance(v, dict) else v for v in level if isinstance(v, dict | list))
+        level = [v for values in inner for v in values if isinstance(v, dict | list)]
+        if not level:
+            return
+    raise ValueError(TOO_DEEP)
 
 
 @contextlib.contextmanager

@@ -320,6 +320,64 @@ def test_a_text_imports_nothing(project: Path) -> None:
     assert found.code == "E0208"
 
 
+# --- files ------------------------------------------------------------------------------------------------------------
+
+UNENDING = {
+    "check {}.arch": "E0108",
+    "fmt {}.arch": "E0108",
+    "import {}.json -o m.arch": "E0533",
+    "import {}.gguf -o m.arch": "E0533",
+    "import folder -o m.arch --no-weights --map {}.checkpoint": "E0108",
+    "import {} -o m.arch": "E0533",
+    "weights spec.arch --from hf {}.safetensors -o w.safetensors": "E0503",
+    "run spec.arch --weights {}.safetensors": "E0503",
+    "generate spec.arch --prompt 1 --tokenizer {}.json": "E0503",
+    "compile spec.arch --to onnx -o m.onnx --weights {}.safetensors": "E0503",
+    "hardware {}.json": "E0507",
+    "estimate spec.arch --accelerator {}.json": "E0507",
+}
+"""Commands that read a file, and what they say of one that never ends."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", UNENDING)
+def test_pipes_and_devices_are_not_read(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from archdsl.cli import app
+
+    monkeypatch.chdir(tmp_path)
+    spec(tmp_path)
+    Path("folder").mkdir()
+    Path("folder/config.json").write_text('{"model_type": "llama"}')
+    for name in ("pipe", "device"):
+        path = Path(re.findall(r"{}[.\w]*", command)[0].format(name))
+        if path.suffix == "":  # a folder
+            path.mkdir()
+            path /= "config.json"
+        if name == "pipe":
+            os.mkfifo(path)
+        else:
+            path.symlink_to("/dev/zero")
+        done = CliRunner().invoke(app, shlex.split(command.format(name)))
+        assert done.exit_code == 2, done.output
+        assert UNENDING[command] in done.output
+        assert "not a regular file" in done.output
+
+
+OF_THE_PACKAGE = {"resources.py", "zoo.py", "load.py", "helpers.py", "files.py", "generate.py", "hardware/__init__.py"}
+"""Modules that also read files which ship with the package, or that the system has."""
+
+
+def test_every_input_is_opened_by_one_function() -> None:
+    """`open_regular`, and those of `archdsl.files` that call it."""
+    assert archdsl.__file__ is not None
+    package = Path(archdsl.__file__).parent
+    for path in package.rglob("*.py"):
+        if any(path.as_posix().endswith(name) for name in OF_THE_PACKAGE):
+            continue
+        source = path.read_text(encoding="utf-8")
+        assert not re.search(r"\.read_(?:text|bytes)\(|(?<!def )\bopen\((?!\"wb\"|os\.devnull)", source), path
+
+
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 

@@ -59,7 +59,7 @@ def check(
     found: list[Diagnostic] = []
     status = FINE
     for name in _spec_files(specs):
-        text = sys.stdin.read() if name == "-" else None
+        text = _standard_input() if name == "-" else None
         name = "<stdin>" if name == "-" else name
         said = api.check(name, text=text, set=settings, allow_noncausal=allow_noncausal)
         found += said
@@ -135,7 +135,7 @@ def fmt(
     for name in _spec_files(files):
         try:
             if name == "-":
-                name, was = "<stdin>", sys.stdin.read()
+                name, was = "<stdin>", _standard_input()
             else:
                 was = find_spec(Path(name)).source.text
             text = format_text(name, text=was)
@@ -152,6 +152,13 @@ def fmt(
                 write_text(Path(name), text)
             print(f"{'would format' if check else 'formatted'} {name}")
     return status
+
+
+def _standard_input() -> str:
+    """The text on standard input; of one that does not end, more than a spec may have."""
+    from archdsl.syntax.limits import MAX_FILE_BYTES
+
+    return sys.stdin.read(MAX_FILE_BYTES + 1)
 
 
 def _spec_files(names: Iterable[str]) -> Iterator[str]:

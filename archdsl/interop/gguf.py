@@ -1,6 +1,6 @@
 """GGUF files of llama.cpp: their tensors, dequantized, their fields, and the tokenizer that lies within.
 
-The format is read by llama.cpp's own package, gguf."""
+Numbers are dequantized by llama.cpp's own package, gguf."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import error, shortened
+from archdsl.interop.gguf_header import read_header
 from archdsl.interop.mapping import Shape
 from archdsl.packages import install
 
@@ -34,15 +35,17 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         try:
-            from gguf import GGUFReader
+            from gguf.constants import GGML_QUANT_SIZES
         except ImportError:
             raise error("E0502", "GGUF files need the package gguf", help=install("gguf")) from None
         try:
-            reader = GGUFReader(path)
-            self.fields = {name: field.contents() for name, field in reader.fields.items()}
-        except Exception as problem:  # whatever the package meets in a file that is broken
+            blocks = {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
+            self.fields, self.tensors = read_header(path, blocks)
+        except OSError as problem:
+            raise error("E0533", f"`{path}` cannot be read: {problem.strerror}") from None
+        except ValueError as problem:
             raise error("E0533", f"`{path}` is no GGUF file: {shortened(str(problem), 200)}") from None
-        self.tensors = {t.name: t for t in reader.tensors}
+        self.path = path
         kind = str(self.fields.get("general.architecture"))
         self.config: dict[str, Any] = {"model_type": f"gguf_{kind}"}
         for name, value in self.fields.items():
@@ -54,28 +57,36 @@ class GgufFile:
 
     @property
     def shapes(self) -> dict[str, Shape]:
-        return {name: tuple(int(n) for n in reversed(t.shape)) for name, t in self.tensors.items()}
+        return {name: t.shape[::-1] for name, t in self.tensors.items()}
 
     def type_of(self, name: str) -> str:
         """What the tensor becomes: quantized ones are float32."""
-        kind = str(self.tensors[name].tensor_type.name)
+        kind = self._kind(name)
         return kind if kind in ("F32", "F16", "BF16") else "F32"
 
     def tensor(self, name: str) -> NDArray[Any]:
         """The numbers of a tensor as bits, in its shape. Raises ArchError E0532 for a quantization that the package
         gguf does not know."""
+        import numpy as np
+        from gguf.constants import GGMLQuantizationType
         from gguf.quants import dequantize
 
-        t = self.tensors[name]
+        entry = self.tensors[name]
         kind = self.type_of(name)
-        if str(t.tensor_type.name) == kind:
-            data = t.data
-        else:
+        data: NDArray[Any] = np.memmap(self.path, "<u1", "r", entry.start, entry.size)
+        if self._kind(name) != kind:
+            rows = data.reshape(*entry.shape[:0:-1], -1)
             try:
-                data = dequantize(t.data, t.tensor_type)
+                data = dequantize(rows, GGMLQuantizationType(entry.kind))
             except (NotImplementedError, ValueError) as problem:  # what the package says of such a type
-                raise error("E0532", f"`{name}` is quantized as {t.tensor_type.name}: {problem}") from None
+                raise error("E0532", f"`{name}` is quantized as {self._kind(name)}: {problem}") from None
         return data.view("<u4" if kind == "F32" else "<u2").reshape(self.shapes[name])
+
+    def _kind(self, name: str) -> str:
+        """What llama.cpp calls the type of a tensor: `Q4_K`."""
+        from gguf.constants import GGMLQuantizationType
+
+        return GGMLQuantizationType(self.tensors[name].kind).name
 
     def tokenizer(self) -> str | None:
         """The `tokenizer.json` of a byte-pair tokenizer that splits texts in a way that is known; None for others."""
@@ -83,7 +94,10 @@ class GgufFile:
         split = SPLITS.get(str(found.get("pre", "gpt-2")))
         if found.get("model") != "gpt2" or split is None:
             return None
-        tokens, kinds = found["tokens"], found.get("token_type") or []
+        tokens, merges, kinds = (found.get(name, []) for name in ("tokens", "merges", "token_type"))
+        texts = all(isinstance(v, list) and all(isinstance(t, str) for t in v) for v in (tokens, merges))
+        if not texts or not isinstance(kinds, list) or len(kinds) > len(tokens):
+            raise error("E0533", f"`{self.path}` has a tokenizer that is none", help="`--no-weights` leaves it out")
         special = [
             {"id": i, "content": tokens[i], "special": True, "normalized": False}
             | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
@@ -91,7 +105,7 @@ class GgufFile:
             if kind == CONTROL
         ]
         model = {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}}
-        model |= {"merges": [m.split(" ", 1) for m in found["merges"]]}
+        model |= {"merges": [m.split(" ", 1) for m in merges]}
         return json.dumps(
             {"version": "1.0", "added_tokens": special, "pre_tokenizer": split, "decoder": BYTE_LEVEL, "model": model},
             ensure_ascii=False,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import error
-from archdsl.files import written_beside
+from archdsl.files import read_json, written_beside
 from archdsl.interop.gguf import CONTROL, SPLITS
 from archdsl.interop.huggingface import config_fields
 from archdsl.interop.mapping import Mapper
@@ -94,15 +93,21 @@ def _add_tokenizer(writer: Any, weights: Path) -> None:
     path = weights.with_name(f"{weights.stem}.tokenizer.json")
     if not path.is_file():
         return
-    tokenizer = json.loads(path.read_text(encoding="utf-8"))
-    model = tokenizer.get("model", {})
-    split = next((name for name, how in SPLITS.items() if how == tokenizer.get("pre_tokenizer")), None)
-    if model.get("type") != "BPE" or split is None:
-        return
-    added = {t["id"]: t for t in tokenizer.get("added_tokens", ())}
-    texts = {i: text for text, i in model["vocab"].items()} | {i: t["content"] for i, t in added.items()}
+    try:
+        tokenizer = read_json(path)
+        model = tokenizer.get("model", {})
+        split = next((name for name, how in SPLITS.items() if how == tokenizer.get("pre_tokenizer")), None)
+        if model.get("type") != "BPE" or split is None:
+            return
+        added = {t["id"]: t for t in tokenizer.get("added_tokens", ())}
+        texts = {i: text for text, i in model["vocab"].items()} | {i: t["content"] for i, t in added.items()}
+        kinds = [CONTROL if added.get(i, {}).get("special") else NORMAL for i in sorted(texts)]
+        merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        said = f"`{path}` is no tokenizer: {type(problem).__name__} {problem}"
+        raise error("E0503", said, help="take it away, or save it with the package tokenizers") from None
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(split)
     writer.add_token_list([texts[i] for i in sorted(texts)])
-    writer.add_token_types([CONTROL if added.get(i, {}).get("special") else NORMAL for i in sorted(texts)])
-    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in model["merges"]])
+    writer.add_token_types(kinds)
+    writer.add_token_merges(merges)

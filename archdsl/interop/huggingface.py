@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error, shortened
 from archdsl.diagnostics.source import Source
-from archdsl.files import write_text, written_beside
+from archdsl.files import MAX_CONFIG, MAX_JSON, read_bytes, read_json, write_text, written_beside
 from archdsl.interop.checkpoint_file import CheckpointFile, MappedField, shipped
 from archdsl.interop.importing import CONSTANTS, Layers, numbers_of, worth
 from archdsl.interop.mapping import Mapper, Shape, pattern
@@ -81,7 +81,7 @@ class Folder:
     def _config(self, path: Path) -> dict[str, Any]:
         file = path / "config.json" if path.is_dir() else path
         try:
-            config = json.loads(file.read_text(encoding="utf-8"), object_hook=_number)
+            config = read_json(file, MAX_CONFIG, _number)
         except OSError as problem:
             raise error("E0533", f"`{file}` cannot be read: {problem.strerror}") from None
         except ValueError as problem:
@@ -94,7 +94,7 @@ class Folder:
         index = self.path / INDEX_FILE
         if index.is_file():
             try:
-                names = {str(n) for n in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+                names = {str(n) for n in read_json(index)["weight_map"].values()}
             except (OSError, ValueError, KeyError, TypeError, AttributeError):
                 raise error("E0533", f"`{index}` has no `weight_map` of tensors to files") from None
             if bad := sorted(n for n in names if Path(n).name != n):
@@ -129,7 +129,7 @@ class Folder:
     def beside(self) -> dict[str, bytes]:
         """The files that are carried along, by name."""
         found = (self.path / name for name in CARRIED)
-        return {path.name: path.read_bytes() for path in found if path.is_file()}
+        return {path.name: read_bytes(path, MAX_JSON) for path in found if path.is_file()}
 
     def __enter__(self) -> Folder:
         for file in self.files:

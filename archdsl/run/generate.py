@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from archdsl.diagnostics import error
+from archdsl.files import MAX_JSON, read_bytes
 from archdsl.frozen import Frozen
 from archdsl.ir.graph import Model
 from archdsl.packages import install
@@ -61,7 +62,7 @@ class Text:
             except ImportError:
                 raise error("E0502", "a tokenizer needs the package `tokenizers`", help=install("text")) from None
             try:
-                self.tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+                self.tokenizer = Tokenizer.from_str(read_bytes(path, MAX_JSON).decode("utf-8"))
             except Exception as problem:  # of whatever type: the package raises Exception itself
                 raise error("E0503", f"`{path}` is no tokenizer: {one_line(problem)}") from None
 

@@ -176,21 +176,13 @@ def fits(torch: Any, model: Model, device: torch.device, dtype: str, gradients: 
 
 
 def load_weights(module: nn.Module, path: Path, device: torch.device) -> None:
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    from archdsl.weights.safetensors import demand_same
+    from archdsl.weights.safetensors import Checkpoint, demand_same
 
-    try:
-        state = load_file(path, device=str(device))
-    except FileNotFoundError:
-        raise error("E0503", f"there is no file `{path}`") from None
-    except (SafetensorError, OSError) as problem:
-        raise error("E0503", f"`{path}` is no safetensors file: {one_line(problem)}") from None
     own = {name: tuple(t.shape) for name, t in module.state_dict().items()}
-    theirs = {name: tuple(t.shape) for name, t in state.items()}
-    demand_same(path, own, theirs)
-    module.load_state_dict(state)
+    demand_same(path, own, {name: entry.shape for name, entry in Checkpoint(path).entries.items()})
+    module.load_state_dict(load_file(path, device=str(device)))
 
 
 # --- inputs and results -----------------------------------------------------------------------------------------------

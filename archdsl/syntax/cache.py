@@ -14,6 +14,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from archdsl.files import MAX_JSON, read_bytes
+
 
 def directory() -> Path | None:
     """`$XDG_CACHE_HOME/archdsl`, or `~/.cache/archdsl`."""
@@ -30,7 +32,7 @@ def load(name: str) -> Any:
     if folder is None:
         return None
     try:
-        content = (folder / name).read_bytes()
+        content = read_bytes(folder / name, MAX_JSON)
     except OSError:
         return None
     digest, _, payload = content.partition(b"\n")

@@ -12,6 +12,7 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error
 from archdsl.diagnostics.source import Source, Span
+from archdsl.files import open_regular
 from archdsl.syntax import ast
 from archdsl.syntax.build import BUILDERS, Token
 from archdsl.syntax.limits import (
@@ -34,7 +35,7 @@ def read_source(path: str | os.PathLike[str], shown_name: str) -> Source:
     """The text of a file. Raises ArchError where there is none or it is no text."""
     demand_limits()
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise error("E0108", f"there is no file `{shown_name}`", help=_near(path)) from None

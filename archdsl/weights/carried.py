@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from archdsl.files import write_text, written_beside
+from archdsl.files import open_regular, write_text, written_beside
 
 CARRIED = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 
@@ -27,8 +28,8 @@ def copy(files: Mapping[str, Path], folder: Path) -> list[Path]:
         target = folder / name
         copies.append(target)
         if not (target.exists() and target.samefile(source)):
-            with written_beside(target) as beside:
-                beside.write_bytes(source.read_bytes())
+            with open_regular(source) as file, written_beside(target) as beside, beside.open("wb") as copied:
+                shutil.copyfileobj(file, copied)
     if CARRIED[0] in files and CARRIED[1] not in files:
         copies.append(folder / CARRIED[1])
         write_text(copies[-1], '{\n  "tokenizer_class": "PreTrainedTokenizerFast"\n}\n')

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from archdsl.diagnostics import error
-from archdsl.files import written_beside
+from archdsl.files import open_regular, written_beside
 from archdsl.ir.dims import product
 from archdsl.ir.weights import WeightInfo, weights
 from archdsl.signals import stop_if_asked
@@ -198,15 +198,17 @@ class Checkpoint:
 
         self.path = path
         try:
-            with safe_open(path, framework="numpy"):  # checks that the header and the file agree
-                pass
-            with path.open("rb") as file:
+            with open_regular(path) as file:
+                with safe_open(path, framework="numpy"):  # checks that the header and the file agree
+                    pass
                 length = int.from_bytes(file.read(8), "little")
                 entries = json.loads(file.read(length))
         except FileNotFoundError:
             raise error("E0503", f"there is no file `{path}`") from None
-        except (SafetensorError, OSError, ValueError) as problem:
-            raise error("E0503", f"`{path}` is no safetensors file: {' '.join(str(problem).split())}") from None
+        except (SafetensorError, OSError, ValueError, RecursionError) as problem:
+            reason = problem.strerror if isinstance(problem, OSError) else None
+            said = reason or " ".join(str(problem).split())
+            raise error("E0503", f"`{path}` is no safetensors file: {said}") from None
         self.entries = {
             name: Entry(e["dtype"], tuple(e["shape"]), *(8 + length + at for at in e["data_offsets"]))
             for name, e in entries.items()
@@ -215,7 +217,7 @@ class Checkpoint:
         self.file: BinaryIO | None = None
 
     def __enter__(self) -> Checkpoint:
-        self.file = self.path.open("rb")
+        self.file = open_regular(self.path)
         return self
 
     def __exit__(self, *problem: object) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import struct
+import tracemalloc
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from cli_tools import run
 from interop.cases import CASES
 
 import archdsl
+from archdsl.diagnostics import ArchError
+from archdsl.interop.gguf import GgufFile
 from archdsl.syntax import ast
 from archdsl.syntax.parse import parse, read_source
 
@@ -104,3 +108,63 @@ def test_names_of_a_checkpoint_stay_texts(text: str, llama: Path, tmp_path: Path
     status, said = run("import", folder, "-o", spec)
     assert status == 2
     assert control(said) == []
+
+
+# --- GGUF -------------------------------------------------------------------------------------------------------------
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def gguf(tensors: int, fields: int, *parts: bytes) -> bytes:
+    """A file of llama.cpp's that says it has so many tensors, and so many fields beside its architecture."""
+    start = b"GGUF" + struct.pack("<IQQ", 3, tensors, fields + 1)
+    return start + text("general.architecture") + struct.pack("<I", 8) + text("llama") + b"".join(parts)
+
+
+def tensor(*axes: int, kind: int = 0, start: int = 0) -> bytes:
+    return text("t") + struct.pack(f"<I{len(axes)}QIQ", len(axes), *axes, kind, start) + bytes(100)
+
+
+BOMBS = {
+    "an array of bytes": gguf(0, 1, text("a"), struct.pack("<IIQ", 9, 0, 10**8)),
+    "an array of texts": gguf(0, 1, text("a"), struct.pack("<IIQ", 9, 8, 10**8), bytes(80)),
+    "arrays in arrays": gguf(0, 1, text("a"), struct.pack("<IIQ", 9, 9, 4), bytes(80)),
+    "a field twice": gguf(0, 2, *2 * (text("a"), struct.pack("<II", 4, 1))),
+    "tensors": gguf(2**60, 0),
+    "fields": gguf(0, 2**60),
+    "a name": gguf(0, 1, struct.pack("<Q", 2**60), bytes(80)),
+    "no axes": gguf(1, 0, tensor()),
+    "many axes": gguf(1, 0, tensor(*5 * (1,))),
+    "an axis of 0": gguf(1, 0, tensor(0)),
+    "numbers": gguf(1, 0, tensor(2**40, 2**40)),
+    "a place": gguf(1, 0, tensor(4, start=2**63)),
+    "an unknown type": gguf(1, 0, tensor(4, kind=999)),
+    "half a block": gguf(1, 0, tensor(31, kind=2)),
+    "no power of two": gguf(0, 1, text("general.alignment"), struct.pack("<II", 4, 0)),
+    "another version": b"GGUF" + struct.pack("<IQQ", 9, 0, 0),
+    "the other byte order": b"GGUF" + struct.pack(">IQQ", 3, 0, 0),
+    "nothing": b"",
+    "its name": b"GGUF",
+}
+"""Headers that promise what the file does not have."""
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_gguf_header_costs_no_more_than_its_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(BOMBS[name])
+    tracemalloc.start()
+    with pytest.raises(ArchError, match="is no GGUF file") as raised:
+        GgufFile(tmp_path / "m.gguf")
+    assert tracemalloc.get_traced_memory()[1] < 2**22
+    tracemalloc.stop()
+    assert raised.value.diagnostics[0].code == "E0533"
+
+
+def test_tensors_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
+    """A thousand entries of one region would be a thousand times the file."""
+    entries = [tensor(4)[:-100].replace(b"t", b"%d" % i, 1) for i in range(9)]
+    (tmp_path / "m.gguf").write_bytes(gguf(9, 0, *entries, bytes(100)))
+    with pytest.raises(ArchError, match="its tensors overlap"):
+        GgufFile(tmp_path / "m.gguf")

@@ -25,7 +25,7 @@ from archdsl.backends.onnx.opset import at_opset
 from archdsl.backends.onnx.quantize import Quantized, in_rows, quantized
 from archdsl.backends.onnx.write import Written
 from archdsl.diagnostics import ArchError, error
-from archdsl.files import written_beside
+from archdsl.files import open_regular, written_beside
 from archdsl.frozen import Frozen
 from archdsl.ir.graph import Model
 from archdsl.ir.weights import WeightInfo
@@ -324,7 +324,7 @@ def _shape(value: ir.Value) -> tuple[int, ...]:
 
 def _begins_with(path: Path, start: bytes) -> bool:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(len(start)) == start
     except OSError:
         return False

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from archdsl.files import MAX_CONFIG, read_json
 from archdsl.frozen import Frozen
 
 
@@ -25,7 +25,7 @@ def with_those_of(tokens: Tokens, files: Mapping[str, Path], vocab: int) -> Toke
     """The tokens, those that were not given by the `generation_config.json` among the files, where it names some of the
     vocabulary."""
     try:
-        config = json.loads(files["generation_config.json"].read_text(encoding="utf-8"))
+        config = read_json(files["generation_config.json"], MAX_CONFIG)
         fields: Mapping[str, Any] = config if isinstance(config, dict) else {}
     except (KeyError, OSError, ValueError):
         return tokens

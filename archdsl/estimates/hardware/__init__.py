@@ -16,6 +16,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
 from archdsl.diagnostics import did_you_mean, error
+from archdsl.files import MAX_CONFIG, read_bytes
 
 Type = Literal["float64", "float32", "tfloat32", "bfloat16", "float16", "float8", "float4", "int8"]
 
@@ -100,7 +101,7 @@ def device(name: str | Path) -> Device:
         help_ = did_you_mean(name, known) or f"there are {', '.join(known)}; a device of your own is a file `….json`"
         raise error("E0507", f"there is no device `{name}`", help=help_)
     try:
-        return Device.model_validate_json(Path(name).read_bytes())
+        return Device.model_validate_json(read_bytes(name, MAX_CONFIG))
     except OSError as problem:
         raise error("E0507", f"`{name}` cannot be read: {problem.strerror or problem}") from None
     except ValidationError as problem:
