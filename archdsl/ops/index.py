@@ -623,7 +623,8 @@ class ConstantOp(Filled):
         self.filling = filling
         self.numpy = name
         self.__doc__ = f"A tensor of {name} of the model's own type: `{name}(batch, 8)`."
-        self.examples = Example(f"x + {name}(5, 8)"), Example(f"concat({name}(2, 1, 8), x, axis: 1)")
+        texts = f"x + {name}(5, 8)", f"concat({name}(2, 1, 8), x, axis: 1)", f"x + {name}()"
+        self.examples = tuple(map(Example, texts))
 
     def number(self, node: OpNode) -> float:
         return self.filling
@@ -632,8 +633,9 @@ class ConstantOp(Filled):
         return g.constant(self.filling)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        made = f"torch.{self.name}({{*sizes}}, dtype={{dtype}}, device={{device}})"
-        return e.py(made, sizes=numbers_in(node.options, "dims"), dtype=e.dtype(), device=e.device())
+        sizes = numbers_in(node.options, "dims")
+        made = f"torch.{self.name}({'{*sizes}' if sizes else '()'}, dtype={{dtype}}, device={{device}})"
+        return e.py(made, sizes=sizes, dtype=e.dtype(), device=e.device())
 
 
 CONSTANTS = ConstantOp("zeros", 0.0), ConstantOp("ones", 1.0)

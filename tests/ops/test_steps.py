@@ -188,6 +188,31 @@ def test_numbers_made_of_positions_stand_beside_one_another() -> None:
     assert max(found.values()) < 1e-5, found
 
 
+WEIGHTS = [
+    *("s", "-s", "1 - s", "exp(s)", "s ** 2 % 3", "where(s > 0, s, 2 * s)", "cast(s > 0.5, float)", "clamp(s, 0, 1)"),
+    *("cast_like(exp(s), x)", "stop_gradient(s)", "dropout(exp(s), rate: 0.1)", "sigmoid(s) * exp(sum(w))"),
+    *("unsqueeze(s, 0)", "unsqueeze(s, 0) -> expand(0, 8)", "stack(s, exp(s), axis: 0)[1]", "exp(ones())"),
+    *("w[0]", "exp(w[0]) * w[1]", "sum(w)", "cumsum(w) * softmax(w)", 'einsum("i, i ->", w, w)'),
+    *("cast(argmax(w), float)", "log(mean(square(w), axis: 0)) + s", "s * exp(t * 0.1)"),
+    *("1 / mean(abs(m), axis: [0, 1])", "max(m, axis: [0, 1])", "max(abs(m), axis: [0, 1], keep: true)"),
+    "sum(floor(m * (1 / mean(abs(m), axis: [0, 1]))), axis: 0)",
+]
+"""Numbers made of weights alone: s [], w [8] and m [8, 8]."""
+
+
+def test_numbers_made_of_weights_alone_are_those_of_each_step() -> None:
+    """Temperatures, gates without axes, scales of quantizers."""
+    each = " + ".join(f"({text})" for text in WEIGHTS)
+    model = positions_model(
+        f"""param s: [] = normal(1)
+          param m: [8, 8] = normal(1)
+          y = x * 0.1 * ({each})""",
+        "y + s * (y -> mha(heads: 2, mask: causal))",
+    )
+    found = differences(model) | torch_differences(model)
+    assert max(found.values()) < 1e-5, found
+
+
 def positions_model(lines: str, result: str, layers: int = 1) -> Model:
     return archdsl.load(
         text=f"""block layer(x: [batch, time, 8]) -> [batch, time, 8] {{

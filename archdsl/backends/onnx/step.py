@@ -273,9 +273,10 @@ class StepWriter(FormsWriter):
 
     def ready(self, flat: FlatOp) -> None:
         """See to it that inputs made of positions by row fit the others, whose first axis is that of the batch."""
-        op, batch = flat.node.op, self.plan.step.inputs[0].shape[0].value
-        fits = (op.elementwise or op.by_rows) and flat.outputs[0].shape[0].value == batch
-        if any(self.is_by_row(flat, i) for i in range(len(flat.inputs))) and not fits:
+        if not any(self.is_by_row(flat, i) for i in range(len(flat.inputs))):
+            return
+        op, shape, batch = flat.node.op, flat.outputs[0].shape, self.plan.step.inputs[0].shape[0].value
+        if not (op.elementwise or op.by_rows) or not shape or shape[0].value != batch:
             raise RowsUnsupportedError(op.name)
 
     def carry(self, flat: FlatOp, carry: CarriedState) -> None:
