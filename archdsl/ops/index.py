@@ -137,11 +137,9 @@ class IndexOp(Primitive):
             demand_at_most(call, back, size, "a slice begins within its axis")
 
     def build(self, call: Application) -> Sequence[Any]:
-        whole = all(
-            not isinstance(i, Num) and i == ("slice", None, None)
-            for i in spread(call.options["items"], len(call.shape(0)))
-        )
-        return (call.tensor(0),) if whole else call.node()
+        shape = call.shape(0)
+        items = spread(call.options["items"], len(shape))
+        return (call.tensor(0),) if all(map(is_whole, items, shape)) else call.node()
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         result: list[Num] = []
@@ -223,6 +221,14 @@ def ends(item: tuple[Any, ...], size: Num) -> tuple[Num, Num]:
     _, low, high = item
     low = num(0) if low is None else from_start(low, size)
     return low, size if high is None else from_start(high, size)
+
+
+def is_whole(item: Any, size: Num) -> bool:
+    """Whether a slice is all of its axis, whatever the Config: sizes of that may be equal by chance."""
+    if isinstance(item, Num):
+        return False
+    _, low, high = item
+    return low is None and (high is None or (not size.static and high.value == size.value))
 
 
 def from_start(n: Num, size: Num) -> Num:

@@ -38,6 +38,7 @@ from archdsl.ir import verify
 from archdsl.ir.dims import Num, Poly, Shape, Symbol, with_symbol
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.op import At, Reads, State
+from archdsl.ir.static import numbers_of
 from archdsl.passes.cut import minimum_cut
 from archdsl.passes.dce import live
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, unroll, violations
@@ -97,6 +98,9 @@ class DecodePlan:
     """Tensors made of positions alone."""
     whole: set[Value] = field(default_factory=set)
     """Tensors of which each step computes all positions along two axes."""
+    lengths: dict[FlatNode, str] = field(default_factory=dict)
+    """Of ops that make pairs of positions and are given the length of the sequence: the form of the axis that is as
+    long; FIXED where it may be that of queries or that of keys."""
     beside: set[FlatNode] = field(default_factory=set)
     """Nodes that read queries or keys by their distance: no padding may stand between two of them."""
     makers: dict[Value, FlatNode] = field(default_factory=dict)
@@ -258,6 +262,8 @@ class _Taken(Frozen):
 
     forms: tuple[Form, ...]
     """Of its results."""
+    length: str | None
+    """The form of the axis whose length the op is given, if that is the sequence's."""
     states: tuple[State, ...]
     keeps: bool
     wanted: tuple[tuple[int, Form, str], ...]
@@ -390,6 +396,8 @@ class _Planner:
             self.layer += 1
         for value, form in zip(node.outputs, taken.forms, strict=True):
             found.forms[value] = form
+        if taken.length is not None:
+            found.lengths[node] = taken.length
         if taken.states:
             self.layer += 0 if taken.keeps else 1
             found.carries[node] = CarriedState(node, taken.states, self.layer)
@@ -416,7 +424,16 @@ class _Planner:
                 else:  # a recurrence keeps for itself what it needs of earlier positions
                     wanted[axis] = NEW if states else self.wanted(node, i, axis, forms)
             found.append((i, tuple(wanted), kept.get(i, (0, ""))[1]))
-        return _Taken(tuple(forms), states, bool(kept), tuple(found))
+        return _Taken(tuple(forms), self.length(node, forms[0]), states, bool(kept), tuple(found))
+
+    def length(self, node: FlatOp, form: Form) -> str | None:
+        """The form of the axis whose length an op is given: of those that it does not read of its inputs."""
+        lengths = [n for n in numbers_of(node.node.options) if has(n, self.time)]
+        if not lengths or ALL not in form:
+            return None
+        read = {a for reads in node.node.op.reads(node.node) for at in reads if at is not None for a, _ in at.axes}
+        added = [f for a, f in enumerate(form) if f and a not in read]
+        return added[0] if len(lengths) == len(added) == 1 else FIXED
 
     def of_pairs(self, node: FlatOp, i: int, axis: int, form: Form) -> str:
         """The form that an axis of an input with two axes of time is needed in: all keys, whatever the latest is that a

@@ -188,6 +188,38 @@ def test_numbers_made_of_positions_stand_beside_one_another() -> None:
     assert max(found.values()) < 1e-5, found
 
 
+SCORES = """keys = x -> linear(8) as keys
+          p = where(indices(time) <= t, einsum("b i d, b j d -> b i j", x, keys), -inf)"""
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        "p -> argmax -> one_hot(time) -> cast(float)",
+        "(x -> linear(1) as gate -> expand(-1, time)) * softmax(p)",
+        "softmax(p[..., :time])[:, :time]",
+        "scatter(0 * softmax(p), argmax(p) -> unsqueeze(-1), max(softmax(p), keep: true))",
+    ],
+)
+def test_an_axis_of_keys_is_as_long_as_all_positions(weights: str) -> None:
+    model = positions_model(
+        f"""{SCORES}
+          y = matmul({weights}, x -> linear(8) as values)
+          assume causal(y)""",
+        "x + y",
+    )
+    found = differences(model) | torch_differences(model)
+    assert max(found.values()) < 1e-5, found
+
+
+def test_lengths_of_queries_or_of_keys_are_refused() -> None:
+    model = positions_model(SCORES, "x + matmul(softmax(p) * ones(batch, time, time), x -> linear(8) as values)")
+    with pytest.raises(ArchError, match=r"`ones` is given a length that may be that of queries or of keys"):
+        torch_differences(model)
+    with pytest.raises(ArchError, match=r"a shape of time is ambiguous in a step"):
+        differences(model)
+
+
 WEIGHTS = [
     *("s", "-s", "1 - s", "exp(s)", "s ** 2 % 3", "where(s > 0, s, 2 * s)", "cast(s > 0.5, float)", "clamp(s, 0, 1)"),
     *("cast_like(exp(s), x)", "stop_gradient(s)", "dropout(exp(s), rate: 0.1)", "sigmoid(s) * exp(sum(w))"),

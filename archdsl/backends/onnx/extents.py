@@ -45,12 +45,12 @@ class FormsWriter(PositionsWriter):
         """Those for all positions from 0 on, the same for every row."""
 
     @contextmanager
-    def writing(self, form: Form, *, table: bool = False) -> Iterator[None]:
-        """Lengths and positions are those of a result of that form."""
+    def writing(self, form: Form, *, table: bool = False, length: str = FIXED) -> Iterator[None]:
+        """Lengths and positions are those of a result of that form; the length of a shape is that of `length`."""
         builder = self.builder
         before = self.form, self.table, builder.in_shapes, builder.in_numbers, builder.path
         self.form, self.table = form, table
-        parts = {f for f in form if f}
+        parts = {length} if length else {f for f in form if f}
         everything = symbol(self.all if table or parts == {ALL} else self.new) if not self.last else 1
 
         def shapes(size: Size) -> Size:

@@ -20,7 +20,7 @@ from archdsl.backends.onnx.targets import GraphOptions, target_for
 from archdsl.backends.onnx.write import GraphWriter, Written, written_by
 from archdsl.ir.dims import Num, Shape
 from archdsl.ir.graph import Model, Value
-from archdsl.passes.decode import ALL, CacheSpec, CarriedState, DecodePlan, has, is_time, plan
+from archdsl.passes.decode import ALL, FIXED, CacheSpec, CarriedState, DecodePlan, has, is_time, plan
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan
 
 
@@ -262,7 +262,7 @@ class StepWriter(FormsWriter):
         form = plan.forms.get(first, ())
         if self.by_row and flat in plan.beside:
             raise RowsUnsupportedError(flat.node.op.name)
-        with self.writing(form):
+        with self.writing(form, length=plan.lengths.get(flat, FIXED)):
             if flat in plan.carries:
                 self.carry(flat, plan.carries[flat])
             elif flat in plan.latents:

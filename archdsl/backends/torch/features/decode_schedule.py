@@ -26,6 +26,7 @@ from archdsl.ir.graph import (
     node_outputs,
 )
 from archdsl.ir.op import same
+from archdsl.ir.static import numbers_of
 from archdsl.passes.decode import ALL, FIXED, NEW, DecodePlan, has, is_time
 from archdsl.passes.flatten import FlatNode, FlatOp, Unrolled
 
@@ -84,6 +85,8 @@ class Roles:
     behind it than for other readers."""
     at_keys: set[tuple[Node, int]] = field(default_factory=set)
     """Inputs made of pairs, or of keys, that are read at all positions."""
+    lengthened: set[OpNode] = field(default_factory=set)
+    """Those that make an axis of keys as long as the sequence: of all positions so far."""
     unlike: set[Node] = field(default_factory=set)
     """Those of `forms` that no `forward` computes so."""
     at_positions: dict[OpNode, int] = field(default_factory=dict)
@@ -93,7 +96,7 @@ class Roles:
     def special(self) -> bool:
         """Whether a step through the block is another than `forward`."""
         kept = (self.readers, self.kept, self.kept_values, self.latent, self.carries, self.held)
-        parts = (*kept, self.at_positions, self.unlike)
+        parts = (*kept, self.at_positions, self.lengthened, self.unlike)
         masks = (r is Role.PAIRS and isinstance(n, OpNode) and n not in self.forms for n, r in self.role.items())
         if any(parts) or any(masks) or Role.TABLE in self.role.values():
             return True
@@ -117,6 +120,7 @@ class Roles:
             tuple(self.varying.values()),
             len(self.at_keys),
             tuple(self.at_positions.values()),
+            len(self.lengthened),
             tuple(c.signature() for c in self.callees.values()),
         )
 
@@ -271,6 +275,8 @@ class Assigner:
         for node in nodes_within(unrolled.block.graph):
             if isinstance(node, OpNode | ScanNode) and found.role[node] is Role.STEP:
                 self.details(node, unrolled, found)
+            if isinstance(node, OpNode) and found.role[node] in (Role.STEP, Role.PAIRS):
+                self.note_lengths(node, unrolled.nodes.get(node, ()), found)
         self.note_forms(unrolled, found)
         for node in nodes_within(unrolled.block.graph):
             if found.role[node] is Role.PAIRS and any(f in self.windows for f in unrolled.nodes.get(node, ())):
@@ -375,6 +381,16 @@ class Assigner:
                         found.at_keys.add((node, i))
                     elif v in self.plan.positional and self.times(v):
                         found.varying[node, i] = self.further.get((flat, i), 0)
+
+    def note_lengths(self, node: OpNode, flats: Sequence[FlatNode], found: Roles) -> None:
+        """Note that an op is given the length of the keys. Raises ArchError E0504 where that is not known."""
+        for flat in flats:
+            own = found.role[node] is Role.PAIRS and flat not in self.pairs.nodes
+            unclear = own and any(has(n, self.plan.time) for n in numbers_of(node.options))
+            if unclear or self.plan.lengths.get(flat) == FIXED:
+                raise refuse(f"`{node.op.name}` is given a length that may be that of queries or of keys", node.span)
+            if self.plan.lengths.get(flat) == ALL:
+                found.lengthened.add(node)
 
     def note_kept(self, node: OpNode, flats: Sequence[FlatNode], found: Roles) -> None:
         here: dict[int, int] = {}

@@ -415,7 +415,10 @@ class StepLowering(Lowering):
         elif node in self.roles.latent:
             self.absorbed(node, graph)
         else:
+            around, self.steps = self.steps, []
             super().op(self.with_kept(node), graph)
+            longer = node in self.roles.lengthened
+            self.steps = [*around, *(self.for_all(s, "{s}.end") if longer else s for s in self.steps)]
             for value in node.outputs:
                 if value in self.roles.kept_values:
                     kept = Variable(value.name or self.lowered.method.hints.get(value, "h"))
