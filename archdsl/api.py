@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from archdsl.estimates.dtypes import Dtype, Low
     from archdsl.estimates.fit import FitReport
     from archdsl.estimates.flops import Convention, Flops
+    from archdsl.estimates.loss import Loss
     from archdsl.estimates.memory import Memory, Optimizer
     from archdsl.estimates.params import ParamsReport
     from archdsl.estimates.scaling import ScalingReport
@@ -99,14 +100,17 @@ def _demand_run(batch: object, seq: object) -> None:
         _demand_size("seq", seq)
 
 
-def _demand_training(dtype: object, optimizer: object, checkpoint: object) -> None:
+def _demand_training(dtype: object, optimizer: object, checkpoint: object, loss: object) -> None:
     from archdsl.estimates.dtypes import Dtype
+    from archdsl.estimates.loss import Loss
     from archdsl.estimates.memory import Optimizer
     from archdsl.passes.checkpoint import Checkpoint
 
     _demand_one_of("dtype", dtype, get_args(Dtype))
     _demand_one_of("optimizer", optimizer, get_args(Optimizer))
     _demand_one_of("checkpoint", checkpoint, get_args(Checkpoint))
+    if loss is not None:
+        _demand_one_of("loss", loss, get_args(Loss))
 
 
 def load(
@@ -194,6 +198,7 @@ def memory(
     optimizer: Optimizer = "adamw",
     master_weights: bool = False,
     checkpoint: Checkpoint = "none",
+    loss: Loss | None = None,
     measure: bool = False,
     text: str | None = None,
     model: str | None = None,
@@ -205,13 +210,15 @@ def memory(
 
     `optimizer` is sgd, sgd-momentum, adam, adamw, adamw8bit, adafactor or muon; with `master_weights` it updates a
     float32 copy of weights of another type. Of a training step it is estimated what it saves for its backward pass, and
-    its peak; `checkpoint` is activation checkpointing: none, selective or full. With `measure` PyTorch runs the emitted
-    file on fake tensors: the bytes are then exact in `measured`. Other arguments and errors as for `flops`, and E0512
-    where numbers decide what is measured."""
+    its peak; `checkpoint` is activation checkpointing: none, selective or full. `loss` is how its cross-entropy is
+    computed: in chunks of positions as in emitted code (chunked, the default where the model allows), by one kernel
+    (fused), or by `F.cross_entropy(logits.float())` (eager). With `measure` PyTorch runs the emitted file on fake
+    tensors: the bytes are then exact in `measured`. Other arguments and errors as for `flops`, E0512 where numbers
+    decide what is measured, and E0526 where the loss cannot be computed in chunks."""
     from archdsl.estimates.memory import estimate as count
 
     _demand_run(batch, seq)
-    _demand_training(dtype, optimizer, checkpoint)
+    _demand_training(dtype, optimizer, checkpoint, loss)
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     found = count(
         loaded,
@@ -221,6 +228,7 @@ def memory(
         optimizer=optimizer,
         master_weights=master_weights,
         checkpoint=checkpoint,
+        loss=loss,
     )
     if not measure:
         return found
@@ -267,6 +275,7 @@ def fit(
     optimizer: Optimizer = "adamw",
     master_weights: bool = False,
     checkpoint: Checkpoint = "none",
+    loss: Loss | None = None,
     decode: bool = False,
     mesh: str | None = None,
     zero: int = 0,
@@ -286,12 +295,12 @@ def fit(
     `memory` bytes; at least one of the three is given.
 
     `vary` names hyper-parameters, or of memory `batch`, `seq` or both. Memory is that of a training step with this
-    `batch`, `seq`, `dtype`, `optimizer`, `master_weights` and `checkpoint`; or, with `decode`, that of weights and KV
-    cache, which `weights` and `kv_cache` say to be of fewer bits (float8, int8, int4). On a `mesh` ("dp=8,tp=4"), with
-    `zero` and `micro_batches`, it is that of the fullest device, and the mesh takes the model that is found. `set`
-    gives other hyper-parameters a value (and keeps them from following the width), `multiple` says what a size must be
-    a multiple of, `aspect` within what the ratio of width and layers must lie. Of models smaller than the largest by at
-    most the part `slack`, the one with the spec's aspect ratio is taken.
+    `batch`, `seq`, `dtype`, `optimizer`, `master_weights`, `checkpoint` and `loss`; or, with `decode`, that of weights
+    and KV cache, which `weights` and `kv_cache` say to be of fewer bits (float8, int8, int4). On a `mesh`
+    ("dp=8,tp=4"), with `zero` and `micro_batches`, it is that of the fullest device, and the mesh takes the model that
+    is found. `set` gives other hyper-parameters a value (and keeps them from following the width), `multiple` says what
+    a size must be a multiple of, `aspect` within what the ratio of width and layers must lie. Of models smaller than
+    the largest by at most the part `slack`, the one with the spec's aspect ratio is taken.
 
     Other arguments and errors as for `load`, and ArchError: E0505 for what cannot be varied and where nothing fits,
     E0504 where a model cannot be decoded."""
@@ -301,7 +310,7 @@ def fit(
     from archdsl.estimates.mesh import Mesh, parse_mesh
 
     _demand_run(batch, seq)
-    _demand_training(dtype, optimizer, checkpoint)
+    _demand_training(dtype, optimizer, checkpoint, loss)
     if zero not in (0, 1, 2, 3):
         raise wrong_argument("zero", zero, "0, 1, 2 or 3")
     _demand_size("micro_batches", micro_batches)
@@ -335,6 +344,7 @@ def fit(
             zero=zero,  # type: ignore[arg-type]
             micro_batches=micro_batches,
             checkpoint=checkpoint,
+            loss=loss,
             dtype=dtype,
             weights=weights,
             cache=kv_cache,

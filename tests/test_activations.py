@@ -3,8 +3,10 @@ from the graph against closed forms and against what is measured."""
 
 from __future__ import annotations
 
+import inspect
 import json
-from typing import Any
+import sys
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from archdsl.cli import app
 from archdsl.diagnostics import ArchError
 from archdsl.estimates.activations import Measured, StepMemory, estimate
 from archdsl.estimates.dtypes import Dtype
+from archdsl.estimates.loss import CHUNK, Loss
 from archdsl.estimates.memory import estimate as memory
 from archdsl.ir.graph import Model
 from archdsl.run.load import load_source
@@ -55,7 +58,7 @@ def run_both(name: str, dtype: Dtype, checkpoint: Any = "none") -> Measured:
     """A step of a tiny model on fake tensors, and on real ones: saved bytes are equal, and peaks near."""
     model = graph(name)
     sizes = {s.name: {"batch": BATCH, "time": TIME}.get(s.name, OTHER) for s in model.symbols}
-    found = measure(model, sizes, dtype=dtype, checkpoint=checkpoint, fixed=0)
+    found = measure(model, sizes, dtype=dtype, checkpoint=checkpoint, loss="eager", fixed=0)
     kind = getattr(torch, dtype)
     given = {k: v.to(kind) if v.is_floating_point() else v for k, v in inputs(model).items()}
     torch.manual_seed(0)
@@ -95,7 +98,7 @@ def test_what_numbers_decide_is_not_measured() -> None:
     inputs = "x: [batch, time, 6], w: [batch, time, 2], c: int[batch, time, 2]"
     model = archdsl.load(text=f"model m({inputs}) {{ return experts(mlp(hidden: 6), 5)(x, w, c) }}")
     with pytest.raises(ArchError, match="E0512"):
-        measure(model, {"batch": 2, "time": 4}, dtype="float32", checkpoint="none", fixed=0)
+        measure(model, {"batch": 2, "time": 4}, dtype="float32", checkpoint="none", loss="eager", fixed=0)
 
 
 # --- estimated: closed forms ------------------------------------------------------------------------------------------
@@ -112,7 +115,7 @@ ROWS = 64 * 2 * 4
 
 def plain(checkpoint: Any = "none", dropout: str = "", **how: Any) -> StepMemory:
     model = archdsl.load(text=PLAIN.replace("DROPOUT", dropout))
-    return estimate(model, batch=2, seq=64, dtype="bfloat16", checkpoint=checkpoint, **how)
+    return estimate(model, **{"batch": 2, "seq": 64, "dtype": "bfloat16", "checkpoint": checkpoint} | how)
 
 
 def of_layers(found: StepMemory) -> int:
@@ -139,9 +142,17 @@ def test_selective_recomputation_keeps_products_and_inputs() -> None:
     assert of_layers(plain("selective")) == 4 * (2 + 6 + 2 + 8 + 2) * SBH
 
 
-def test_the_loss_is_one_kernel() -> None:
-    """It makes the gradient of the logits, and keeps a number in float32 for each position."""
-    assert plain().objective == 64 * 2 * (2 * 512 + 4)
+def test_what_a_loss_holds() -> None:
+    """One kernel keeps the logits, their gradient, and a number in float32 for each position; `F.cross_entropy` of
+    logits in float32 three tensors as large as these. One chunk has the gradients of all hidden states beside that, and
+    once its logits have one the head's weights have theirs."""
+    assert plain(loss="fused").objective == 64 * 2 * (2 * 2 * 512 + 4)
+    assert plain(loss="eager").objective == 64 * 2 * 12 * 512
+    assert plain().objective == 64 * 2 * 12 * 512 + 64 * 2 * 128 * 2
+    chunks = plain(batch=64).objective - 64 * 64 * 128 * 2
+    head = 512 * 128 * 2
+    assert chunks == 1024 * 12 * 512 + head
+    assert plain().loss == "chunked"
 
 
 def test_a_gradient_for_each_weight_is_there_in_the_end() -> None:
@@ -185,8 +196,35 @@ def test_the_estimate_is_near_what_is_measured(name: str, checkpoint: Any) -> No
     assert found.measured is not None
     assert found.activations == pytest.approx(found.measured.saved, rel=EQUAL[name])
     passes = max(e.peak for e in found.timeline if e.event != "optimizer step")
-    # Eager PyTorch makes tensors in float32 for the loss of a few tokens more.
     assert passes == pytest.approx(found.measured.peak, rel=0.06)
+
+
+WITHOUT_DROPOUT = """
+block layer { attention: mha(heads: 4)  mask: causal  ffn: mlp(hidden: 512)  norm: layernorm  placement: pre }
+model plain(tied = true) {
+  vocab: 8192  context: 2048  width: 128  blocks: 2 * layer  norm: layernorm  head: lm(tied: tied)
+}
+"""
+
+
+@measured
+@pytest.mark.parametrize(("dtype", "tied"), [("bfloat16", "true"), ("bfloat16", "false"), ("float32", "true")])
+@pytest.mark.parametrize("loss", get_args(Loss))
+def test_the_estimate_of_a_loss_is_what_it_takes(loss: Loss, dtype: Dtype, tied: str) -> None:
+    """Three chunks, the last one half filled: a large vocabulary's loss holds the most, or its head's gradients."""
+    model = archdsl.load(text=WITHOUT_DROPOUT, set={"tied": tied})
+    found = memory(model, batch=2, seq=1280, dtype=dtype, optimizer="sgd", checkpoint="full", loss=loss)
+    found = with_measured(found, model, "full")
+    assert found.measured is not None
+    assert found.activations == pytest.approx(found.measured.saved, rel=0.005)
+    assert found.peak == pytest.approx(found.measured.peak, rel=0.01)
+
+
+@measured
+def test_a_chunk_is_that_of_emitted_code() -> None:
+    source = emit(archdsl.load(text=WITHOUT_DROPOUT), Extras(frozenset(["loss"])))
+    function = vars(sys.modules[load_source(source).__module__])["chunked_cross_entropy"]
+    assert inspect.signature(function).parameters["chunk"].default == CHUNK
 
 
 @pytest.mark.slow

@@ -23,11 +23,12 @@ def asked(spec: str, mesh: str = "dp=1", batch: int | None = None, seq: int | No
     return needs(Step(archdsl.load(spec), StepPlan(parse_mesh(mesh), **{"dtype": "bfloat16", **how}), batch, seq))
 
 
-@pytest.mark.parametrize("checkpoint", ["none", "selective", "full"])
+@pytest.mark.parametrize(("checkpoint", "loss"), [("none", None), ("selective", "fused"), ("full", "eager")])
 @pytest.mark.parametrize("spec", ["gpt2", "t5_small", "mixtral_8x7b", "mamba_130m", "deepseek_v2_lite"])
-def test_one_device_is_a_mesh(spec: str, checkpoint: Any) -> None:
+def test_one_device_is_a_mesh(spec: str, checkpoint: Any, loss: Any) -> None:
     """The peak of the memory report, of a mesh of one device, and of `fit` are one number."""
     how: dict[str, Any] = {"dtype": "bfloat16", "optimizer": "muon", "master_weights": True, "checkpoint": checkpoint}
+    how["loss"] = loss
     said = memory(archdsl.load(spec), batch=2, seq=256, **how)
     training, *rest = asked(spec, batch=2, seq=256, **how)
     assert training.bytes == said.peak
@@ -49,7 +50,7 @@ def test_every_command_says_the_same() -> None:
     assert found["memory"]["dtype"] == found["roofline"]["dtype"] == "bfloat16"
     status, out = run("estimate", *options)
     assert status == 0
-    assert out.splitlines()[2].split() == ["training", "75.22", "GiB", "fits", *out.splitlines()[2].split()[4:]]
+    assert out.splitlines()[2].split() == ["training", "73.82", "GiB", "fits", *out.splitlines()[2].split()[4:]]
     most = fit(
         "llama3_8b",
         vary=["batch"],
@@ -61,6 +62,17 @@ def test_every_command_says_the_same() -> None:
     assert most.memory.bytes == training["bytes"]
     (kept,) = (n for n in asked("llama3_8b", batch=2, seq=4096) if n.phase == "decode")
     assert kept.bytes == decode["bytes"]
+
+
+@pytest.mark.parametrize("loss", ["chunked", "fused", "eager"])
+def test_a_batch_that_fits_is_of_the_loss(loss: Any) -> None:
+    """`fit` finds the batch at which `estimate` says, with the same loss, that it is the last to fit."""
+    how: dict[str, Any] = {"dtype": "bfloat16", "optimizer": "sgd", "checkpoint": "full", "loss": loss}
+    found = archdsl.fit("llama3_8b", vary="batch", memory=80 * GIB, seq=4096, **how)
+    assert found.memory is not None
+    assert found.memory.loss == loss
+    fitting, next_ = (archdsl.memory("llama3_8b", batch=found.varied["batch"] + n, seq=4096, **how) for n in (0, 1))
+    assert fitting.peak == found.memory.bytes <= 80 * GIB < (next_.peak or 0)
 
 
 def test_inference_is_checked() -> None:

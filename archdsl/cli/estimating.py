@@ -16,6 +16,7 @@ from archdsl.cli.options import (
     BUDGET,
     CHECKPOINT,
     FLOPS,
+    LOSS,
     MEMORY,
     OUTPUT,
     RUN,
@@ -23,6 +24,7 @@ from archdsl.cli.options import (
     Checkpoint,
     Dtype,
     JsonOption,
+    Loss,
     NoncausalOption,
     Optimizer,
     SetOption,
@@ -58,6 +60,7 @@ def estimate(
     ] = None,
     peak: Annotated[float | None, FLOPS("--peak", min=1.0, help="Peak FLOP/s of all devices together: 989e12.")] = None,
     checkpoint: Annotated[Checkpoint, MEMORY("--checkpoint", help=CHECKPOINT)] = "none",
+    loss: Annotated[Loss | None, MEMORY("--loss", help=LOSS)] = None,
     dtype: Annotated[
         Dtype | None,
         MEMORY("--dtype", help="The type of weights and activations (float32; with --accelerator the best it has)."),
@@ -122,7 +125,8 @@ def estimate(
                 "one device is measured; it cannot be combined with others", param_hint="'--measure'"
             )
     model = load_model(spec, set, allow_noncausal)
-    memory = spread is None and (dtype is not None or optimizer is not None or master_weights or measure)
+    asked = dtype is not None or optimizer is not None or loss is not None or master_weights or measure
+    memory = spread is None and asked
     told = any((flops, peak)) or (spread is None and any((batch, seq, checkpoint != "none")))
     if not json and not memory and not told and plot is None and spread is None:
         from archdsl.estimates.params import estimate as count
@@ -152,6 +156,7 @@ def estimate(
         optimizer=optimizer or "adamw",
         master_weights=master_weights,
         checkpoint=checkpoint,
+        loss=loss,
         step=memory or json,
     )
     if measure:
@@ -275,6 +280,7 @@ def fit(
     optimizer: Annotated[Optimizer, MEMORY("--optimizer", help="With --memory: whose state is held.")] = "adamw",
     master_weights: Annotated[bool, MEMORY("--master-weights", help="With --memory: fp32 master weights.")] = False,
     checkpoint: Annotated[Checkpoint, MEMORY("--checkpoint", help=f"With --memory: {CHECKPOINT}")] = "none",
+    loss: Annotated[Loss | None, MEMORY("--loss", help=f"With --memory: {LOSS}")] = None,
     weights: Annotated[
         mesh_options.LOW | None, MEMORY("--weights", help="With --decode: matrices of that type.")
     ] = None,
@@ -318,7 +324,7 @@ def fit(
     if params is None and active is None and most is None:
         hint = "'--params' / '--active' / '--memory' / '--accelerator'"
         raise typer.BadParameter("give one of them, or several", param_hint=hint)
-    training = ("optimizer", "master_weights", "checkpoint")
+    training = ("optimizer", "master_weights", "checkpoint", "loss")
     if most is None:
         only_with(context, "--memory", "decode", "batch", "seq", "dtype", *training)
     elif decode:
@@ -353,6 +359,7 @@ def fit(
             optimizer=optimizer,
             master_weights=master_weights,
             checkpoint=checkpoint,
+            loss=loss,
             decode=decode,
             weights=weights,
             kv_cache=kv_cache,

@@ -165,6 +165,7 @@ def asked(context: typer.Context, amount: Callable[[str, str], Decimal]) -> Spre
         **{name: given[name] for name in ("zero", "micro_batches", "interleave", "sequence_parallel", "attention")},
         checkpoint=given["checkpoint"],
         checkpoint_every=given["checkpoint_every"],
+        loss=given["loss"],
         stages=_layers(given["stages"]),
         dtype=given["dtype"] or (best_dtype(machine.device) if machine is not None else "float32"),
         weights=given["weights"],

@@ -138,7 +138,12 @@ def only_with(context: typer.Context, option: str, *names: str) -> None:
 Dtype = Literal["float32", "bfloat16", "float16"]
 Optimizer = Literal["sgd", "sgd-momentum", "adam", "adamw", "adamw8bit", "adafactor", "muon"]
 Checkpoint = Literal["none", "selective", "full"]
+Loss = Literal["chunked", "fused", "eager"]
 
+LOSS = (
+    "The cross-entropy: in chunks of positions, as `compile --with loss` and the examples do (where the model allows), "
+    "one fused kernel, or F.cross_entropy(logits.float())."
+)
 CHECKPOINT = "Activation checkpointing: recompute nothing, attention (selective), or every layer (full)."
 
 DtypeOption = Annotated[Dtype, WEIGHTS("--dtype", help="The type of weights and activations.")]

@@ -4,9 +4,8 @@ pass, the temporaries of both passes and of the loss, and when the most is alive
 Ops run one by one, as PyTorch runs them, with the fused kernels of an accelerator: each op says what its gradients
 need (`Primitive.saves`, and the sides of its contractions), a tensor that several ops keep counts once, and views share
 the memory of what they view. Attention keeps queries, keys, values, its result and a number for each query; a norm its
-input and two numbers a row. The loss is the cross-entropy of every output over its last axis, in one kernel, as
-compilers and libraries have it: it keeps a number for each row, and makes the gradient of the output in its type.
-`F.cross_entropy` in eager PyTorch makes three more tensors of that size in float32: `--measure` has it.
+input and two numbers a row. The loss is the cross-entropy of every output over its last axis;
+`archdsl.estimates.loss` says what its kernels need.
 
 Activation checkpointing is that of `archdsl compile --checkpoint`: `full` keeps the input of each layer (Chen et al.,
 2016), `selective` also what products with weights give.
@@ -22,9 +21,11 @@ from pydantic import BaseModel, Field
 
 from archdsl.estimates.dtypes import Dtype, width
 from archdsl.estimates.flops import demand_sizes, sizes_at
+from archdsl.estimates.head import head_of
 from archdsl.estimates.kernels import Cut, Sized, is_view, viewed
+from archdsl.estimates.loss import CHUNK, Loss, LossMemory, default_loss, of_logits
 from archdsl.ir.cost import Cost, elements, whole_at
-from archdsl.ir.graph import CallNode, Input, Model, OpNode, Value
+from archdsl.ir.graph import CallNode, Input, Model, Node, OpNode, Value
 from archdsl.ir.op import Saved
 from archdsl.ir.paths import starred
 from archdsl.passes.checkpoint import Checkpoint, checkpointed
@@ -75,8 +76,10 @@ class StepMemory(BaseModel):
     saved: int
     """Activations that the forward pass keeps for the backward pass: without weights, buffers and the model's
     inputs."""
+    loss: Loss
+    """Which kernel computes the cross-entropy."""
     objective: int
-    """The most that the objective adds to them, forwards and backwards."""
+    """The most that the objective, logits included, adds to them, forwards and backwards."""
     inputs: int
     """The model's inputs and the targets."""
     optimizer: int
@@ -111,23 +114,26 @@ def estimate(
     seq: int | None = None,
     dtype: Dtype = "float32",
     checkpoint: Checkpoint = "none",
+    loss: Loss | None = None,
     fixed: int = 0,
     gradients: int = 0,
     optimizer: int = 0,
 ) -> StepMemory:
     """Estimate one step. `fixed` are bytes that are there throughout (weights, buffers, optimizer state), `gradients`
-    those of all weights, `optimizer` what the optimizer's step takes beside them.
+    those of all weights, `optimizer` what the optimizer's step takes beside them. `loss` is the kernel of the
+    cross-entropy, that of emitted code where it is None.
 
-    Raises ArchError E0503 where the model has no sizes at these lengths, and E0527 where it has no layers to compute
-    again."""
+    Raises ArchError E0503 where the model has no sizes at these lengths, E0526 where its loss cannot be computed in
+    chunks, and E0527 where it has no layers to compute again."""
     sizes = sizes_at(model, batch, seq)
     demand_sizes(model, sizes)
     graph, root = unroll(model)
     saving = Saving(graph, sizes, dtype)
-    walk = StepWalk(graph.nodes, graph.outputs, saving, checkpoint, recomputed_layers(model, checkpoint))
-    inputs, loss = inputs_of(graph, saving), objective(graph, saving)
+    objective = cross_entropy(model, graph, root, saving, loss)
+    walk = StepWalk(graph.nodes, graph.outputs, saving, checkpoint, recomputed_layers(model, checkpoint), objective)
+    inputs = inputs_of(graph, saving)
     fixed += inputs
-    walked = walk.run(loss, lambda w: saving.bytes(Value(w.weight.shape, w.weight.dtype)))
+    walked = walk.run(lambda w: saving.bytes(Value(w.weight.shape, w.weight.dtype)))
     events = [Event(event=e, bytes=round(at) + fixed, peak=round(most) + fixed) for e, at, most in walked]
     after = fixed + gradients
     events.append(Event(event="optimizer step", bytes=after, peak=after + optimizer))
@@ -135,7 +141,8 @@ def estimate(
     return StepMemory(
         checkpoint=checkpoint,
         saved=round(sum(walk.kept.values())),
-        objective=loss,
+        loss=objective.kind,
+        objective=round(walk.objective),
         inputs=inputs,
         optimizer=optimizer,
         peak=top.peak,
@@ -154,12 +161,6 @@ def inputs_of(graph: FlatGraph, saving: Saving) -> int:
 def labels_of(outputs: Iterable[Value], saving: Saving) -> int:
     """Return how many targets there are of outputs."""
     return sum(whole_at(elements(v.shape[:-1]), saving.sizes) for v in outputs if v.rank > 1)
-
-
-def objective(graph: FlatGraph, saving: Saving) -> int:
-    """Return the bytes of the loss: gradients of the outputs, and a number in float32 for each position."""
-    outputs = [v for v in graph.outputs if saving.depends(v)]
-    return round(sum(saving.bytes(v) for v in outputs)) + labels_of(outputs, saving) * 4
 
 
 # --- what ops keep ----------------------------------------------------------------------------------------------------
@@ -292,7 +293,8 @@ class StepWalk:
     """One micro-batch of a step, in some nodes that follow each other: the tensors alive, op by op, forwards and
     backwards.
 
-    `outputs` are what others read of it, of which gradients come in; `layer` says which nodes are computed again."""
+    `outputs` are what others read of it, of which gradients come in; `layer` says which nodes are computed again.
+    `loss` follows the last nodes of a model, and may compute some of them itself."""
 
     def __init__(
         self,
@@ -301,10 +303,15 @@ class StepWalk:
         saving: Saving,
         checkpoint: Checkpoint,
         layer: Callable[[FlatNode], str],
+        loss: CrossEntropy | None = None,
     ) -> None:
-        self.nodes, self.saving, self.checkpoint = nodes, saving, checkpoint
-        self.read = outputs
+        self.loss, self.saving, self.checkpoint = loss, saving, checkpoint
+        if loss is not None:
+            nodes, outputs = [n for n in nodes if n not in loss.nodes], loss.reads
+        self.nodes, self.read = nodes, outputs
         self.outputs = [v for v in outputs if saving.depends(v)]
+        self.objective = 0.0
+        """The most that the loss adds to what is kept."""
         self.own = [dict(saving.kept(n)) for n in nodes]
         self.kept: Kept = {}
         """What the forward pass leaves."""
@@ -315,6 +322,12 @@ class StepWalk:
         layers = [layer(n) for n in nodes]
         for name, numbers in groupby(range(len(nodes)), lambda i: layers[i]):
             self.keep([*numbers], again=bool(name))
+        self.held: Kept = {}
+        """What only the loss keeps."""
+        for root in map(saving.root, self.outputs if loss is not None and loss.nodes else ()):
+            if root not in self.kept and root not in saving.given:
+                self.held[root] = self.kept[root] = saving.bytes(root)
+                self.until[root] = len(nodes) - 1
         made = {v for n in nodes for v in n.outputs}
         read = dict.fromkeys(saving.root(v) for n in nodes for v in n.inputs if isinstance(v, Value) and v not in made)
         others = (v for v in read if v not in made and v not in saving.given and exists(saving.makers[v]))
@@ -340,14 +353,19 @@ class StepWalk:
             self.again[numbers[-1]] = kept
         self.kept |= first if again else kept
 
-    def run(self, objective: int, gradient: Callable[[FlatWeight], float]) -> list[tuple[str, float, float]]:
-        """Walk forwards and backwards. `objective` are the bytes of the loss, `gradient` returns those of a weight.
-        Return events, each with the bytes alive at its end, and the most within it."""
+    def run(self, gradient: Callable[[FlatWeight], float]) -> list[tuple[str, float, float]]:
+        """Walk forwards and backwards. `gradient` returns the bytes of that of a weight. Return events, each with the
+        bytes alive at its end, and the most within it."""
         self.forward(self.kept)
-        if objective:
-            self.most = self.live + objective
+        made: Mapping[str, FlatWeight] = {}
+        if self.loss is not None:
+            needed, made = self.loss.memory, self.loss.weights
+            kept = sum(self.kept.values())
+            self.most = max(self.live + needed.forward, kept + needed.backward)
+            self.objective = self.most - kept
+            self.live = kept + sum(map(self.saving.bytes, self.outputs)) + sum(map(gradient, made.values()))
             self.close("objective")
-        self.backward(gradient)
+        self.backward(gradient, made)
         return self.events
 
     def add(self, size: float) -> None:
@@ -380,15 +398,16 @@ class StepWalk:
             self.live -= sum(size for key, size in inside.items() if key not in keep)
             self.close(f"forward {part_of(node)}")
 
-    def backward(self, gradient: Callable[[FlatWeight], float]) -> None:
-        """Each gradient from the op that gives it first to the op that made its tensor; those of weights stay."""
-        alive = dict(self.kept)
+    def backward(self, gradient: Callable[[FlatWeight], float], made: Mapping[str, FlatWeight]) -> None:
+        """Each gradient from the op that gives it first to the op that made its tensor; those of weights stay. Of some
+        weights they are made already."""
+        alive = {key: size for key, size in self.kept.items() if key not in self.held}
         gradients = {self.saving.root(v): self.saving.bytes(v) for v in self.outputs}
-        weights: set[str] = set()
+        weights = {*made}
         ends: dict[int, list[Value | tuple[object, ...]]] = {}
         for key, i in self.until.items():
             ends.setdefault(i, []).append(key)
-        self.live = sum(alive.values())
+        self.live = sum(alive.values()) + sum(map(gradient, made.values()))
         self.add(sum(gradients.values()))
         for i, node in reversed([*enumerate(self.nodes)]):
             fresh = {key: size for key, size in self.again.get(i, {}).items() if key not in alive}
@@ -411,12 +430,96 @@ class StepWalk:
         read = [maker for maker in map(saving.makers.get, roots) if isinstance(maker, FlatParam)]
         found = weights_read(FlatGraph((), (node, *read), ()))
         trained = {p: w for p, w in found.items() if w.weight.trained and p not in weights}
-        weights |= trained.keys()
+        again = [w for p, w in found.items() if w.weight.trained and p in weights]
+        weights.update(trained)
         self.add(sum(fresh.values()) + sum(map(gradient, trained.values())))
         inside = isinstance(node, FlatScan) or (isinstance(node, FlatOp) and bool(node.blocks))
         added += max(self.own[i].values(), default=0.0) if inside else 0.0
+        added += 2 * sum(map(gradient, again))  # the second gradient of a weight, and the sum of both
         self.most = max(self.most, self.live + added)
         self.live -= sum(gradients.pop(v, 0.0) for v in node.outputs)
+
+
+# --- the loss ---------------------------------------------------------------------------------------------------------
+
+
+class CrossEntropy:
+    """The loss of a step, of whole outputs."""
+
+    nodes: Sequence[FlatNode] = ()
+    """What the loss computes itself."""
+    weights: Mapping[str, FlatWeight] = {}
+    """Weights that these read, whose gradients are there when the loss has been differentiated."""
+
+    def __init__(self, kind: Loss, outputs: Sequence[Value], saving: Saving) -> None:
+        self.kind, self.saving = kind, saving
+        self.outputs = [v for v in outputs if saving.depends(v)]
+        self.reads: Sequence[Value] = outputs
+        """What the loss reads of the nodes before it."""
+
+    @property
+    def memory(self) -> LossMemory:
+        return of_logits(self.saving, self.outputs, self.kind)
+
+
+class ChunkedCrossEntropy(CrossEntropy):
+    """The loss that computes the logits of a chunk of positions, and their gradients, from hidden states."""
+
+    def __init__(self, outputs: Sequence[Value], saving: Saving, nodes: Sequence[FlatNode], hidden: Value) -> None:
+        super().__init__("chunked", outputs, saving)
+        self.nodes, self.reads = nodes, [hidden]
+        read = (saving.makers[v] for n in nodes for v in n.inputs if v in saving.makers)
+        found = weights_read(FlatGraph((), (*nodes, *(n for n in read if isinstance(n, FlatParam))), ()))
+        self.weights = {path: w for path, w in found.items() if w.weight.trained}
+
+    @property
+    def part(self) -> float:
+        """What part of a device's positions a chunk has."""
+        (logits,) = self.outputs
+        positions = self.saving.elements(logits) / int(logits.shape[-1]) / self.saving.cut.logits(logits)
+        return min(1.0, CHUNK / (positions * self.saving.cut.vocabulary(logits)))
+
+    @property
+    def memory(self) -> LossMemory:
+        saving, part = self.saving, self.part
+        whole = StepWalk(
+            self.nodes, self.outputs, saving, "none", lambda _: "", CrossEntropy("eager", self.outputs, saving)
+        )
+        events = whole.run(lambda _: 0.0)
+        loss = next(i for i, (event, _, _) in enumerate(events) if event == "objective")
+        forward, backward = (
+            part * (max(most for _, _, most in some) - whole.entering)
+            for some in (events[: loss + 1], events[loss + 1 :])
+        )
+        hidden = sum(map(saving.bytes, self.reads))
+        gradients = sum(
+            saving.bytes(Value(w.weight.shape, w.weight.dtype)) / saving.cut.held(w) for w in self.weights.values()
+        )
+        added_up = gradients if part < 1 else 0.0
+        most = max(added_up + forward, added_up + backward + gradients, gradients + hidden)
+        return LossMemory(forward, hidden + most)
+
+
+def cross_entropy(
+    model: Model, graph: FlatGraph, root: Unrolled, saving: Saving, loss: Loss | None = None
+) -> CrossEntropy:
+    """Return the loss of a model, by default as emitted code computes it.
+
+    Raises ArchError E0526 where it is to be computed in chunks and cannot be."""
+    kind = loss or default_loss(model)
+    if kind != "chunked":
+        return CrossEntropy(kind, graph.outputs, saving)
+    head = head_of(model)
+    inside = {flat for node in head.nodes for flat in flat_nodes(root, node)}
+    return ChunkedCrossEntropy(graph.outputs, saving, [n for n in graph.nodes if n in inside], root.values[head.hidden])
+
+
+def flat_nodes(root: Unrolled, node: Node) -> Iterator[FlatNode]:
+    """Yield what became of a node of a call, the nodes of the blocks that it calls included."""
+    yield from root.nodes.get(node, ())
+    for call in root.calls.get(node, ()) if isinstance(node, CallNode) else ():
+        for inner in (*call.nodes, *call.calls):
+            yield from flat_nodes(call, inner)
 
 
 def by_block(walk: StepWalk, root: Unrolled) -> Iterator[BlockActivations]:

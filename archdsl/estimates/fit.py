@@ -88,6 +88,8 @@ class FitMemory(BaseModel):
     master_weights: bool
     checkpoint: str | None
     """What the backward pass computes again; None for decoding."""
+    loss: str | None
+    """Which kernel computes the cross-entropy; None for decoding."""
     decode: bool
     weights: str
     """The type of matrices, `dtype` unless they are of fewer bits."""
@@ -691,6 +693,7 @@ def _memory(run: Workload, need: Need | None) -> FitMemory | None:
         optimizer=None if run.decode else run.optimizer,
         master_weights=run.master_weights and not run.decode,
         checkpoint=None if run.decode else run.checkpoint,
+        loss=need.loss,
         decode=run.decode,
         weights=run.weights or run.dtype,
         kv_cache=run.cache or run.dtype,

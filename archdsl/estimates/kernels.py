@@ -63,6 +63,14 @@ class Cut:
         """Of a weight."""
         return 1
 
+    def logits(self, value: Value) -> float:
+        """Of a tensor as the loss reads it, which may have been gathered."""
+        return self.share(value)
+
+    def vocabulary(self, value: Value) -> int:
+        """Return over how many devices the vocabulary is sharded where the loss reads logits."""
+        return 1
+
     def work(self, node: FlatNode) -> int:
         """Of what an op computes."""
         return 1
@@ -145,8 +153,12 @@ class Sized:
             self.numbers[key] = value.shape, whole_at(elements(value.shape), self.sizes)
         return self.numbers[key][1]
 
+    def width(self, value: Value) -> int:
+        """How many bytes a number of it takes."""
+        return width(value.dtype, self.dtype)
+
     def bytes(self, value: Value) -> float:
-        return self.elements(value) * width(value.dtype, self.dtype) / self.cut.share(value)
+        return self.elements(value) * self.width(value) / self.cut.share(value)
 
 
 class _KernelWalk(Sized):

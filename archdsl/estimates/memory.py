@@ -24,6 +24,7 @@ from archdsl.estimates.activations import estimate as step_of
 from archdsl.estimates.dtypes import BYTES, Dtype, width
 from archdsl.estimates.flops import EstimateReport, demand_sizes, sizes_at
 from archdsl.estimates.kernels import Cut
+from archdsl.estimates.loss import Loss, default_loss
 from archdsl.estimates.params import output_projections
 from archdsl.frozen import Frozen
 from archdsl.ir.cost import elements, whole_at
@@ -83,6 +84,8 @@ class Memory(BaseModel):
     dtype: Dtype
     algorithm: Optimizer
     master_weights: bool
+    loss: Loss
+    """Which kernel computes the cross-entropy of a step of training."""
     batch: int
     seq: int
     sizes: dict[str, int]
@@ -134,12 +137,15 @@ def estimate(
     optimizer: Optimizer = "adamw",
     master_weights: bool = False,
     checkpoint: Checkpoint = "none",
+    loss: Loss | None = None,
     step: bool = True,
 ) -> Memory:
     """Count bytes. `seq` is 2,048 or the model's context, if less, where it is not given. A `step` of training, which
     computes again in its backward pass what `checkpoint` says, is estimated too; `archdsl.run.measure` measures it.
+    `loss` is the kernel of its cross-entropy, that of emitted code where it is None.
 
-    Raises ArchError E0503 where the model has no sizes at these lengths."""
+    Raises ArchError E0503 where the model has no sizes at these lengths, and E0526 where its loss cannot be computed in
+    chunks."""
     sizes = sizes_at(model, batch, seq)
     demand_sizes(model, sizes)
     tensors = list(_tensors(model))
@@ -160,6 +166,7 @@ def estimate(
                 seq=seq,
                 dtype=dtype,
                 checkpoint=checkpoint,
+                loss=loss,
                 fixed=fixed,
                 gradients=weights,
                 optimizer=working,
@@ -172,6 +179,7 @@ def estimate(
         dtype=dtype,
         algorithm=optimizer,
         master_weights=master_weights,
+        loss=loss or default_loss(model),
         batch=batch,
         seq=next((n for name, n in sizes.items() if name != "batch"), seq or 1),
         sizes=sizes,

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from archdsl.estimates.activations import Saving, StepWalk
 from archdsl.estimates.dtypes import BYTES, LOW_BYTES, width
+from archdsl.estimates.loss import Loss
 from archdsl.estimates.memory import Tensor, decode_tensors
 from archdsl.estimates.mesh import Mesh
 from archdsl.estimates.sharding import Shares, Step, StepPlan, layer
@@ -34,6 +35,8 @@ class Need(BaseModel):
     bytes: int
     at: str | None
     """In which stretch of a training step that is: `backward blocks.3`."""
+    loss: Loss | None = None
+    """Which kernel computes the cross-entropy of a training step."""
     terms: dict[str, int]
     """What is kept: `weights`, `gradients`, … Of training not all of it at once; beside it there are temporaries."""
     fits: bool | None = None
@@ -58,7 +61,7 @@ def training(step: Step) -> Need:
     names = ("weights", "gradients", "optimizer", "activations", "gathered", "objective", "inputs")
     terms = {name: getattr(stage, name) for name in names}
     kept = {k: n for k, n in terms.items() if n}
-    return Need(phase="training", seq=step.seq, bytes=stage.total, at=stage.peak_at, terms=kept)
+    return Need(phase="training", seq=step.seq, bytes=stage.total, at=stage.peak_at, loss=step.loss.kind, terms=kept)
 
 
 class Serving(Shares):

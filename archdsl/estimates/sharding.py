@@ -23,10 +23,11 @@ from typing import Literal
 from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, error
-from archdsl.estimates.activations import Saving, StepWalk, inputs_of, objective, recomputed_layers
+from archdsl.estimates.activations import Saving, StepWalk, cross_entropy, inputs_of, recomputed_layers
 from archdsl.estimates.dtypes import BYTES, Dtype, Low, width
 from archdsl.estimates.flops import demand_sizes, sizes_at
 from archdsl.estimates.kernels import Cut
+from archdsl.estimates.loss import Loss
 from archdsl.estimates.memory import Optimizer, Tensor, optimizer_states, step_temporaries
 from archdsl.estimates.mesh import Mesh, divisors, nearest_divisors, one_of
 from archdsl.frozen import Frozen
@@ -42,7 +43,7 @@ from archdsl.passes.flatten import (
     FlatParam,
     FlatScan,
     FlatWeight,
-    flatten,
+    unroll,
     walk,
     weights_read,
 )
@@ -101,7 +102,7 @@ class Stage(BaseModel):
     gathered: int
     """Of weights that ZeRO 3 has put together, the largest layer's, and the gradients of it."""
     objective: int
-    """The most that the loss adds to activations."""
+    """The most that the loss, logits included, adds to activations."""
     inputs: int
     """The model's inputs and the targets."""
     in_flight: int
@@ -125,6 +126,8 @@ class Sharding(BaseModel):
     """Pieces of the stack that each stage has."""
     sequence_parallel: bool
     checkpoint: Checkpoint
+    loss: Loss
+    """Which kernel computes the cross-entropy."""
     attention: Attention
     dtype: Dtype
     algorithm: Optimizer
@@ -162,6 +165,8 @@ class StepPlan(Frozen):
     checkpoint: Checkpoint = "none"
     checkpoint_every: int = 1
     """Of so many layers the first is computed again."""
+    loss: Loss | None = None
+    """Which kernel computes the cross-entropy; None: as emitted code and `examples/train.py` do."""
     attention: Attention = "fused"
     dtype: Dtype = "float32"
     weights: Low | None = None
@@ -217,6 +222,13 @@ class Shares(Cut):
         along = self.in_sequence(value)
         over_tp = value in self.sharded.axes or (self.sequence_parallel and along and self.depends(value))
         return (self.mesh.cp if along else 1) * (self.mesh.tp if over_tp else 1)
+
+    def logits(self, value: Value) -> float:
+        gathered = value in self.sharded.axes and not self.sequence_parallel
+        return self.share(value) / (self.mesh.tp if gathered else 1)
+
+    def vocabulary(self, value: Value) -> int:
+        return self.mesh.tp if value in self.sharded.axes and self.sequence_parallel else 1
 
     def partial(self) -> dict[str, FlatWeight]:
         """Return the replicated weights whose gradients are summed over `tp`."""
@@ -414,7 +426,7 @@ class Step:
         self.sizes = sizes_at(model, self.batch // parts, seq)
         self.seq = next((n for name, n in self.sizes.items() if name != "batch"), seq or 1)
         demand_sizes(model, self.sizes)
-        self.graph = flatten(model)
+        self.graph, root = unroll(model)
         self.shares = Shares(model, self.graph, self.mesh, sequence_parallel=plan.sequence_parallel)
         self.experts = [
             (n.path, int(n.node.copies)) for n in walk(self.graph) if isinstance(n, FlatOp) and n.node.copies
@@ -435,8 +447,16 @@ class Step:
         self.home = {v: i for i, c in enumerate(self.chunks) for n in c.nodes for v in n.outputs}
         """The piece that makes each tensor."""
         self.crossings: dict[int, list[Value]] = {}
+        self.loss = cross_entropy(model, self.graph, root, self.saving, plan.loss)
         self.walks = [
-            StepWalk(c.nodes, self.passed(i), self.saving, plan.checkpoint, self.again)
+            StepWalk(
+                c.nodes,
+                self.passed(i),
+                self.saving,
+                plan.checkpoint,
+                self.again,
+                self.loss if c is self.chunks[-1] else None,
+            )
             for i, c in enumerate(self.chunks)
         ]
         self.read: dict[int, dict[str, FlatWeight]] = {}
@@ -562,6 +582,7 @@ class Step:
             interleave=plan.interleave,
             sequence_parallel=plan.sequence_parallel,
             checkpoint=plan.checkpoint,
+            loss=self.loss.kind,
             attention=plan.attention,
             dtype=plan.dtype,
             algorithm=plan.optimizer,
@@ -655,15 +676,13 @@ class Step:
         saved = [sum(w.kept.values()) for w in walks]
         activations = sum(n * size for n, size in zip(counts, saved, strict=True))
         gathered = self.gathered(stage) if plan.zero >= 3 else 0
-        last = pieces[-1] is self.chunks[-1]
-        loss = objective(self.graph, self.saving) if last else 0
         inputs = inputs_of(self.graph, self.saving)
         # Of several micro-batches the gradients are there from the first one on.
         fixed = weights + optimizer + inputs + (gradients if plan.micro_batches > 1 else 0)
         step = fixed if plan.micro_batches > 1 else fixed + gradients
         peaks = [(step + step_temporaries(kept, plan.dtype, plan.optimizer, plan.master_weights), "optimizer step")]
         for piece, size in zip(walks, saved, strict=True):
-            events = self.events(piece, loss if piece is self.walks[-1] else 0)
+            events = self.events(piece)
             event, _, most = max(events, key=lambda e: e[2])
             peaks.append((fixed + gathered + round(activations - size + most), event))
         total, peak_at = max(reversed(peaks), key=lambda p: p[0])
@@ -677,7 +696,7 @@ class Step:
             activations=round(activations),
             working=round(max((sum(a.values()) for w in walks for a in w.again.values()), default=0)),
             gathered=gathered,
-            objective=loss,
+            objective=round(walks[-1].objective),
             inputs=inputs,
             in_flight=counts[0],
             total=total,
@@ -685,7 +704,7 @@ class Step:
             sent=sent,
         )
 
-    def events(self, piece: StepWalk, loss: int) -> list[tuple[str, float, float]]:
+    def events(self, piece: StepWalk) -> list[tuple[str, float, float]]:
         """What is alive in a micro-batch of a piece: gradients of weights come in the backward of the only one."""
         grain = BYTES[self.plan.gradient_dtype or self.plan.dtype]
 
@@ -693,7 +712,7 @@ class Step:
             ((tensor, expert),) = self.tensors([weight])
             return tensor.numbers * grain / (self.replicas(expert) if self.plan.zero >= 2 else 1)
 
-        return piece.run(loss, gradient if self.plan.micro_batches == 1 else lambda _: 0.0)
+        return piece.run(gradient if self.plan.micro_batches == 1 else lambda _: 0.0)
 
     # --- communication ---
 

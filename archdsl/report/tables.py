@@ -208,7 +208,7 @@ def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
     m = report.memory
     sizes = ", ".join(f"{name} = {n:,}" for name, n in m.sizes.items())
     copied = m.master_weights and m.dtype != "float32"
-    how = f"{m.dtype}, {m.algorithm}" + (", fp32 master weights" if copied else "")
+    how = f"{m.dtype}, {m.algorithm}" + (", fp32 master weights" if copied else "") + f", {m.loss} loss"
     yield f"[bold]Memory[/]  [dim]{_escape(f'bytes; {how}; {sizes}')}[/]"
     totals = _totals()
     if m.step is not None and m.peak is not None:
@@ -226,7 +226,8 @@ def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
         how = "" if m.step.checkpoint == "none" else f", {m.step.checkpoint} checkpointing"
         saved = f"{_binary(m.activations)}, saved for the backward pass{how}; estimate"
         totals.add_row("activations", f"{m.activations:,}", saved)
-        totals.add_row("loss", f"{m.step.objective:,}", f"{_binary(m.step.objective)}, on top of activations at most")
+        about = f"{_binary(m.step.objective)}, on top of activations at most, logits included"
+        totals.add_row("loss", f"{m.step.objective:,}", about)
     if m.measured is not None:
         how = "exact" if m.measured.exact else "at most"
         totals.add_row("measured", "", "the emitted file in PyTorch, op by op on a CPU")
@@ -574,7 +575,8 @@ def fit_view(report: FitReport) -> Iterator[RenderableType]:
         copied = ", fp32 master weights" if m.master_weights and m.dtype != "float32" else ""
         types = ((m.weights, "weights"), (m.kv_cache, "KV cache"))
         decoding = "".join(["decoding", *(f", {dtype} {name}" for dtype, name in types if dtype != m.dtype)])
-        how = decoding if m.decode else f"{m.optimizer}{copied}; activation checkpointing: {m.checkpoint}"
+        training = f"{m.optimizer}{copied}; activation checkpointing: {m.checkpoint}; {m.loss} loss"
+        how = decoding if m.decode else training
         yield f"[dim]{_escape(f'batch size {m.batch:,}, sequence length {m.seq:,}; {m.dtype}, {how}')}[/]"
     budget = report.budget[report.binding]
     table = _totals()
@@ -737,6 +739,7 @@ def sharding_view(s: Sharding) -> Iterator[RenderableType]:
     how = [s.dtype, s.algorithm + (f", ZeRO {s.zero}" if s.zero else "")]
     how += ["sequence parallel"] if s.sequence_parallel else []
     how += [f"{s.checkpoint} checkpointing"] if s.checkpoint != "none" else []
+    how += [f"{s.loss} loss"]
     how += ["eager attention"] if s.attention == "eager" else []
     about = f"{s.mesh}: {_several(s.devices, 'device')}; {', '.join(how)}"
     about += f"; {_several(s.micro_batches, 'micro-batch', 'es')} of {s.micro_batch:,}; sequence length {s.seq:,}"
@@ -751,7 +754,12 @@ def sharding_view(s: Sharding) -> Iterator[RenderableType]:
         ("gradients", m.gradients, _binary(m.gradients), True),
         ("optimizer state", m.optimizer, _binary(m.optimizer), True),
         ("activations", m.activations, f"{_binary(m.activations)}{kept}", True),
-        ("loss", m.objective, f"{_binary(m.objective)}, on top of activations at most", bool(m.objective)),
+        (
+            "loss",
+            m.objective,
+            f"{_binary(m.objective)}, on top of activations at most, logits included",
+            bool(m.objective),
+        ),
         ("recomputed", m.working, f"{_binary(m.working)}, the largest layer's", bool(m.working)),
         ("gathered", m.gathered, f"{_binary(m.gathered)}, the largest layer's weights and gradients", bool(m.gathered)),
     )

@@ -2,13 +2,14 @@
 types and storages and no numbers, and the storages alive are added up.
 
 What is run is `archdsl compile` op by op on a CPU, with `--checkpoint` where something is computed again. The loss is
-the cross-entropy, in float32, of every output of several axes over its last, and the mean square of others.
+that of `--with loss` (`chunked`), or the cross-entropy, in float32, of every output of several axes over its last, and
+the mean square of others; `eager` by `F.cross_entropy`, or `fused` as one op.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from archdsl.backends.torch import Extras, emit
 from archdsl.diagnostics import error
 from archdsl.estimates.activations import Measured
+from archdsl.estimates.loss import Loss
 from archdsl.estimates.memory import Memory
 from archdsl.ir.cost import whole_at
 from archdsl.ir.graph import Model
@@ -32,29 +34,37 @@ def with_measured(memory: Memory, model: Model, checkpoint: Checkpoint) -> Memor
     """Return the memory of a model with what a step takes under PyTorch, at the memory's sizes. Errors as of
     `measure`."""
     fixed = memory.weights + memory.buffers + memory.optimizer
-    measured = measure(model, memory.sizes, dtype=memory.dtype, checkpoint=checkpoint, fixed=fixed)
+    measured = measure(model, memory.sizes, dtype=memory.dtype, checkpoint=checkpoint, loss=memory.loss, fixed=fixed)
     return memory.model_copy(update={"measured": measured})
 
 
-def measure(model: Model, sizes: Mapping[str, int], *, dtype: str, checkpoint: Checkpoint, fixed: int) -> Measured:
+def measure(
+    model: Model, sizes: Mapping[str, int], *, dtype: str, checkpoint: Checkpoint, loss: Loss, fixed: int
+) -> Measured:
     """Measure the bytes that a step saves for its backward pass, and its peak. `fixed` are the bytes that are there
     throughout: weights, buffers, optimizer state.
 
-    Raises ArchError E0512 where the file needs numbers, and E0527 where there are no layers to compute again."""
-    made = load_source(emit(model, Extras(checkpoint=checkpoint)))
+    Raises ArchError E0512 where the file needs numbers, E0526 where the loss cannot be computed in chunks, and E0527
+    where there are no layers to compute again."""
+    chunked = loss == "chunked"
+    made = load_source(emit(model, Extras(frozenset(["loss"] if chunked else []), checkpoint)))
     with torch.device("meta"):
         module = made().to(getattr(torch, dtype)).train()
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
             materialize(module)
             given = inputs_of(model, sizes, getattr(torch, dtype))
+            if chunked:
+                ((_, logits),) = model.outputs
+                shape = [whole_at(d.value, dict(sizes)) for d in logits.shape[:-1]]
+                given["targets"] = torch.empty(shape, dtype=torch.long)
             held = [*module.parameters(), *module.buffers(), *given.values()]
             with Storages(held) as alive:
                 behind = [t.grad_fn for t in outputs_of(module(*given.values()))]
                 saved = alive.bytes
             del behind
             with Storages(held) as alive:
-                losses = [loss_of(outputs_of(module(*given.values())))]
+                losses = [loss_of(outputs_of(module(*given.values())), loss)]
                 forward, alive.peak = alive.peak, alive.bytes
                 losses.pop().backward()  # type: ignore[no-untyped-call]
     except RuntimeError as problem:
@@ -106,17 +116,33 @@ def outputs_of(results: Any) -> list[Tensor]:
     return [t for t in tree_leaves(results) if isinstance(t, Tensor) and t.requires_grad]
 
 
-def loss_of(outputs: Iterable[Tensor]) -> Tensor:
-    """The sum of the losses of all outputs."""
+def loss_of(outputs: Sequence[Tensor], loss: Loss) -> Tensor:
+    """The sum of the losses of all outputs; in chunks, the model's only output is its loss."""
+    if loss == "chunked":
+        return outputs[0]
     total: Tensor = torch.zeros((), requires_grad=True)
     for t in outputs:
-        wide = t.float()
-        if t.dim() > 1:
+        if loss == "fused":
+            total = FusedLoss.apply(t) + total  # type: ignore[no-untyped-call]
+        elif t.dim() > 1:
             targets = torch.zeros(t.numel() // t.size(-1), dtype=torch.long)
-            total = F.cross_entropy(wide.flatten(0, -2), targets) + total
+            total = F.cross_entropy(t.float().flatten(0, -2), targets) + total
         else:
-            total = wide.square().mean() + total
+            total = t.float().square().mean() + total
     return total
+
+
+class FusedLoss(torch.autograd.Function):
+    """The tensors of a loss in one kernel: it keeps its input, and a number in float32 for each position."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor) -> Tensor:
+        ctx.save_for_backward(t, t.new_empty(t.shape[:-1], dtype=torch.float32))
+        return t.new_empty((), dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return torch.empty_like(ctx.saved_tensors[0])
 
 
 class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]

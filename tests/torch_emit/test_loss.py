@@ -13,7 +13,7 @@ from zoo.sizes import distinct
 
 import archdsl
 from archdsl import ArchError
-from archdsl.backends.torch.features.loss import head_of
+from archdsl.estimates.head import head_of
 from torch_emit.emitted import close, gradients, module, names_of, same_gradients, spec
 
 ROWS = 7
