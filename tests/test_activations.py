@@ -220,6 +220,14 @@ def test_the_estimate_of_a_loss_is_what_it_takes(loss: Loss, dtype: Dtype, tied:
     assert found.peak == pytest.approx(found.measured.peak, rel=0.01)
 
 
+def test_experts_of_each_layer_keep_their_rows() -> None:
+    """Layers share the block of their experts, not the rows that these are sent."""
+    few, more = (memory(archdsl.load("mixtral_8x7b", set={"layers": n}), seq=64) for n in (2, 3))
+    layer = {b.path: b for b in few.step.by_block}["blocks.*"] if few.step is not None else None
+    assert layer is not None
+    assert (more.activations or 0) - (few.activations or 0) == layer.bytes / 2
+
+
 @measured
 def test_a_chunk_is_that_of_emitted_code() -> None:
     source = emit(archdsl.load(text=WITHOUT_DROPOUT), Extras(frozenset(["loss"])))

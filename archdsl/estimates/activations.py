@@ -233,7 +233,7 @@ class Saving(Sized):
         """Yield what a node keeps."""
         if isinstance(node, FlatScan):
             length = whole_at(node.node.length.value, self.sizes)
-            yield from ((("step", key), size * length) for key, size in self.of(node.body.nodes).items())
+            yield from (((id(node), key), size * length) for key, size in self.of(node.body.nodes).items())
         elif isinstance(node, FlatOp) and any(self.depends(v) for v in node.outputs):
             saved, cost = self.asked(node)
             sides = [side for c in cost.contractions for side in ((c.left, c.right), (c.right, c.left))]
@@ -263,7 +263,7 @@ class Saving(Sized):
         around, numbers = self.sizes, self.numbers
         rows = self.elements(x) // int(x.shape[-1]) * int(node.node.active)
         self.sizes, self.numbers = {**around, "rows": rows}, {}
-        found = {key: size / self.cut.rows(node) for key, size in ask(inner.nodes).items()}
+        found: Kept = {(id(node), key): size / self.cut.rows(node) for key, size in ask(inner.nodes).items()}
         self.sizes, self.numbers = around, numbers
         return found
 
