@@ -452,7 +452,8 @@ def scans(setting: Setting) -> Figures:
         from fla.ops.simple_gla import chunk_simple_gla
 
         def decayed_linear_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
-            q, k, v, log_decay = (t.transpose(1, 2) for t in (q, k, v, log_decay.expand(q.shape[:3])))
+            q, k = (t.repeat_interleave(v.size(1) // t.size(1), 1) for t in (q, k))  # a head of them serves a group
+            q, k, v, log_decay = (t.transpose(1, 2) for t in (q, k, v, log_decay.expand(v.shape[:3])))
             y: Tensor = chunk_simple_gla(q, k, v, g=log_decay.float(), scale=1.0)[0]
             return y.transpose(1, 2)
 

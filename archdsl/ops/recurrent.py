@@ -464,9 +464,8 @@ class LinearRecurrence(Primitive):
         return h, [last]
 
     def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
-        start, terms = e.py("{past}.unsqueeze(1)", past=past[0]), e.py("{1}.float()")
-        h = e.let("states", self.begun(node, e, start, terms))
-        return e.py("{h}.type_as({1})", h=h), (e.py("{h}[:, -1]", h=h),)
+        h, last = e.unpack(("states", "h"), e.py("linear_recurrence_on({0}, {1}, {past})", past=past[0]))
+        return h, (last,)
 
     def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[Tree | None]:
         return (e.py("{2}.float()") if e.has(2) else None,)
@@ -474,15 +473,7 @@ class LinearRecurrence(Primitive):
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         if not e.has(2):
             return e.py("linear_recurrence({0}, {1})")
-        alike = promoted(node.inputs[1:2]) == promoted(node.inputs[2:])
-        start = e.input(2) if alike else e.py("{2}.type_as({1})")
-        return self.begun(node, e, e.py("{start}.unsqueeze(1)", start=start), e.input(1))
-
-    def begun(self, node: OpNode, e: TorchScope, start: Tree, terms: Tree) -> Tree:
-        """The recurrence from a start on: one step more, which nothing comes before."""
-        both = e.py("torch.cat(({start}, {terms}), dim=1)", start=start, terms=terms)
-        step = (0, 0) * (node.outputs[0].rank - 2) + (1, 0)
-        return e.py("linear_recurrence(F.pad({0}, {step}), {both})[:, 1:]", step=step, both=both)
+        return e.py("linear_recurrence_on({0}, {1}, {2}.float())[0]")
 
 
 def demand_start(op: Primitive, call: Application) -> None:

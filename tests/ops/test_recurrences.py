@@ -219,6 +219,21 @@ def test_linear_attention_is_the_sum_over_scores(time: int) -> None:
     assert_agree(by_head, lambda *t: attention_by_scores(*t, eps=0.1), (q, k, v, -torch.rand(3, 1)))
 
 
+@pytest.mark.parametrize("options", ["", ", normalize: true, eps: 0.1", ", log_decay: g"])
+def test_heads_of_queries_and_keys_serve_groups_of_heads(options: str) -> None:
+    tensors = QKV.replace("heads, time, 4", "groups, time, 4") + ", g: [batch, heads, time]"
+    module = compiled(f"({tensors}) {{ return linear_attention(q, k, v{options}) + unsqueeze(0 * g, -1) }}")
+    q, k = torch.rand(2, 2, 2, 70, 4) / 2
+    v, g = torch.randn(2, 6, 70, 5), -torch.rand(2, 6, 70)
+
+    def by_scores(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> Tensor:
+        q, k = (t.repeat_interleave(3, dim=1) for t in (q, k))
+        decay, eps = g if "decay" in options else 0 * g, 0.1 if "eps" in options else None
+        return attention_by_scores(q, k, v, decay, eps)
+
+    assert_agree(module, by_scores, (q, k, v, g))
+
+
 def test_linear_attention_in_both_directions_reads_other_lengths() -> None:
     tensors = "q: [batch, heads, time, 4], k: [batch, heads, source, 4], v: [batch, heads, source, 5]"
     q, k, v = torch.rand(2, 3, 6, 4), torch.rand(2, 3, 9, 4), torch.randn(2, 3, 9, 5)

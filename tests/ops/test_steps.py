@@ -63,6 +63,8 @@ STEPPED = {
     "linear_attention": "linear_attention(q, elu(q) + 1, q) -> merge_heads",
     "linear_attention, normalized": "linear_attention(elu(q) + 1, elu(q) + 1, q, normalize: true) -> merge_heads",
     "linear_attention, decayed": "linear_attention(q, q, q, log_decay: log_sigmoid(q[..., 0])) -> merge_heads",
+    "linear_attention, heads in a group": """linear_attention(x -> split_heads(1), elu(x -> split_heads(1)), q,
+        log_decay: log_sigmoid(q[..., 0])) -> merge_heads""",
     "conv1d": "x -> conv1d(8, kernel: 3, dilation: 2, padding: causal)",
     "conv1d of each head": "q -> conv1d(4, kernel: 3, padding: causal) -> merge_heads",
     "lstm": "x -> lstm(8)",

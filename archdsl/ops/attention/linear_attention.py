@@ -30,16 +30,16 @@ from archdsl.ops._onnx import END, in_chunks, padded, with_kernel
 class LinearAttention(Primitive):
     """Attention without softmax (Katharopoulos et al., 2020): the sum over s of `(q[t] · k[s]) v[s]`, in linear time.
 
-    q is [batch, heads, time, dim], k [batch, heads, source, dim], v [batch, heads, source, value]. `causal` sums over
-    s <= t; `normalize` divides by the sum of the `q[t] · k[s]`, plus `eps`. `log_decay`, at most 0, with the axes
-    [batch, heads, time] or those of them that it has from the right, scales each term by `exp(log_decay[s + 1] + … +
-    log_decay[t])` (RetNet, Mamba-2)."""
+    q is [batch, groups, time, dim], k [batch, groups, source, dim], v [batch, heads, source, value]: as many heads of q
+    and k as of v, or each serves a group of them. `causal` sums over s <= t; `normalize` divides by the sum of the
+    `q[t] · k[s]`, plus `eps`. `log_decay`, at most 0, with the axes [batch, heads, time] or those of them that it has
+    from the right, scales each term by `exp(log_decay[s + 1] + … + log_decay[t])` (RetNet, Mamba-2)."""
 
     family = "linear attention"
     typed = 2
     signature = (
         "linear_attention(causal: bool = true, normalize: bool = false, eps: positive = 1e-6)"
-        "(q: float[batch, heads, time, dim], k: float[batch, heads, source, dim], "
+        "(q: float[batch, groups, time, dim], k: float[batch, groups, source, dim], "
         "v: float[batch, heads, source, value], log_decay: float[...] = none) -> [batch, heads, time, value]"
     )
     one_type = ("q", "k", "v")
@@ -54,9 +54,12 @@ class LinearAttention(Primitive):
         "  # q: [1, 3, 70, 4], k: [1, 3, 70, 4], v: [1, 3, 70, 6], g: [1, 3, 70]",
         "linear_attention(q, k, v, log_decay: log_sigmoid(g))"
         "  # q: [2, 3, 5, 4], k: [2, 3, 5, 4], v: [2, 3, 5, 6], g: [3, 1]",
+        "linear_attention(q, k, v, log_decay: log_sigmoid(g))"
+        "  # q: [1, 2, 70, 4], k: [1, 2, 70, 4], v: [1, 6, 70, 3], g: [1, 6, 70]",
     )
 
     def check(self, call: Application) -> None:
+        call.condition("%", call.axes["heads"], call.axes["groups"], "the heads of q and k divide those of v")
         if call.options["causal"]:
             call.condition("==", call.axes["time"], call.axes["source"], "causal attention has a query for every key")
         if call.inputs[3] is None:
@@ -68,7 +71,7 @@ class LinearAttention(Primitive):
                 option="causal",
                 input=3,
             )
-        wanted = (*call.shape(0)[:2], call.axes["source"])
+        wanted = call.shape(2)[:3]
         given = call.shape(3)
         if len(given) > 3 or not all(call.fits(d, w) for d, w in zip(given[::-1], wanted[::-1], strict=False)):
             raise call.error(
@@ -78,11 +81,21 @@ class LinearAttention(Primitive):
                 help="one decay for each head is [heads, 1]",
             )
 
+    def build(self, call: Application) -> Sequence[Value]:
+        """Without a decay every head of v has one of q and k."""
+        heads, groups = call.axes["heads"], call.axes["groups"]
+        if call.inputs[3] is not None or call.same(heads, groups, "attention is written for groups == heads"):
+            return call.node()
+        q, k = (call.apply("repeat", call.tensor(i), times=binary("/", heads, groups), axis=num(1)) for i in range(2))
+        return (call.apply(self.name, q, k, *call.inputs[2:], **call.options),)
+
     def reads(self, node: OpNode) -> Sequence[Reads]:
         source = up_to(2) if node.options["causal"] else EVERYWHERE
+        q, v = tensor_inputs(node, 0, 2)
+        group = same(1) if q.shape[1].value == v.shape[1].value else EVERYWHERE
         found: list[Reads] = [
-            (same(0), same(1), same(2), EVERYWHERE),
-            (same(0), same(1), source, EVERYWHERE),
+            (same(0), group, same(2), EVERYWHERE),
+            (same(0), group, source, EVERYWHERE),
             (same(0), same(1), source, same(3)),
         ]
         decay = node.inputs[3]
@@ -96,22 +109,22 @@ class LinearAttention(Primitive):
         it."""
         if not node.options["causal"]:
             return self.step_flops(node)
-        q = node.tensor(0)
-        dim, value, rows = q.shape[3], self.columns(node), times(q.shape[:2])
+        q, v = tensor_inputs(node, 0, 2)
+        dim, value, rows = q.shape[3], self.columns(node), times(v.shape[:2])
         positions = mul(64, add(floordiv(q.shape[2].value, 64), 2))
         decay = (3,) if node.inputs[3] is not None else ()
         found = (
-            contracted((rows, positions, dim, value), (1, *decay), (2,)),
+            contracted((rows, positions, dim, value), (1,), (2, *decay)),
             contracted((rows, positions, dim, value), (0, *decay), (1, 2, *decay)),
-            contracted((rows, positions, dim, 64), (0,), (1,)),
+            contracted((*q.shape[:2], positions, dim, 64), (0,), (1,)),
             contracted((rows, positions, value, 64), (0, 1, *decay), (2,)),
         )
         return Cost(found, self.scaling(node, positions))
 
     def step_flops(self, node: OpNode) -> Cost:
         """Each key and value go into the state, and each query reads it."""
-        q, k = tensor_inputs(node, 0, 1)
-        rows, value = times(q.shape[:2]), self.columns(node)
+        q, k, v = tensor_inputs(node, 0, 1, 2)
+        rows, value = times(v.shape[:2]), self.columns(node)
         kept = contracted((rows, *k.shape[2:], value), (1,), (2,))
         read = contracted((rows, *q.shape[2:], value), (0,), (1, 2))
         return Cost((kept, read), self.scaling(node, q.shape[2].value))
@@ -122,15 +135,18 @@ class LinearAttention(Primitive):
         return add(v.shape[3].value, int(bool(node.options["normalize"])))
 
     def scaling(self, node: OpNode, positions: DimValue) -> tuple[Amount, ...]:
-        """What is done number by number: the division by the sum, and the decay of queries and keys."""
-        q, y = node.tensor(0), node.outputs[0]
+        """What is done number by number: the division by the sum, and the decay of values and sums."""
+        v, y = node.tensor(2), node.outputs[0]
         divided = (Amount(times(y.shape)),) if node.options["normalize"] else ()
-        decayed = (Amount(times((2, *q.shape[:2], positions, q.shape[3]))),) if node.inputs[3] is not None else ()
+        decayed = (
+            (Amount(times((2, *v.shape[:2], positions, self.columns(node)))),) if node.inputs[3] is not None else ()
+        )
         return (*divided, *decayed)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         decays = g.has(3)
-        q, k, v = (g.arg(i, "float32" if decays else None) for i in range(3))
+        kind = "float32" if decays else None
+        q, k, v = self.of_heads(node, g, 0, kind), self.of_heads(node, g, 1, kind), g.arg(2, kind)
         if node.options["normalize"]:
             # A column of ones gives the sum of what each value is multiplied with.
             v = g.cast(padded(g, v, 0, 1, 3, 1.0), g.dtype(v))
@@ -145,12 +161,12 @@ class LinearAttention(Primitive):
             return ()
         k, v = tensor_inputs(node, 1, 2)
         columns = binary("+", v.shape[3], num(1)) if node.options["normalize"] else v.shape[3]
-        return (State("kv", (*k.shape[:2], k.shape[3], columns), "float32", 2),)
+        return (State("kv", (*v.shape[:2], k.shape[3], columns), "float32", 2),)
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         """What the new positions give one another, and what they read off the state."""
-        q, v = g.arg(0, "float32"), g.arg(2, "float32")
-        k = g.gated(g.arg(1, "float32"), 0.0, 4, 2)
+        q, v = self.of_heads(node, g, 0, "float32"), g.arg(2, "float32")
+        k = g.gated(self.of_heads(node, g, 1, "float32"), 0.0, 4, 2)
         if node.options["normalize"]:
             v = padded(g, v, 0, 1, 3, 1.0)
         decay = None
@@ -164,6 +180,14 @@ class LinearAttention(Primitive):
         y = g.Add(self.causal(g, q, k, v, decay), g.MatMul(reading, past[0]))
         after = g.Add(carried, g.MatMul(g.Transpose(kept, perm=[0, 1, 3, 2]), v))
         return self.normalized(node, g, y), [after]
+
+    def of_heads(self, node: OpNode, g: OnnxScope, i: int, kind: str | None) -> Any:
+        """Queries or keys of each head of the values."""
+        x, (groups, heads) = g.arg(i, kind), (node.tensor(j).shape[1] for j in (i, 2))
+        if groups.value == heads.value:
+            return x
+        each = g.Expand(g.Unsqueeze(x, [2]), [1, 1, binary("/", heads, groups), 1, 1])
+        return g.Reshape(each, [0, -1, g.Shape(x, start=2)])
 
     def normalized(self, node: OpNode, g: OnnxScope, y: Any) -> Any:
         """The sums over values by that of what they are multiplied with, where they are to be."""
@@ -215,8 +239,12 @@ class LinearAttention(Primitive):
 
     def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
         values = self.with_ones(e) if node.options["normalize"] else e.input(2)
-        decay = [e.input(3)] if e.has(3) else []
-        on = e.py("linear_attention_on({0}, {1}, {v}, {kv}, {*decay})", v=values, kv=past[0], decay=decay)
+        form = (
+            "decayed_linear_attention_on({0}, {1}, {v}, {3}, {kv})"
+            if e.has(3)
+            else "linear_attention_on({0}, {1}, {v}, {kv})"
+        )
+        on = e.py(form, v=values, kv=past[0])
         y, after = e.unpack(("y", self.states(node)[0].name), on)
         return (self.divided(node, e, y) if node.options["normalize"] else y), (after,)
 

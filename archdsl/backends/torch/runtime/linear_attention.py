@@ -18,38 +18,52 @@ def causal_linear_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return y.flatten(2, 3).index_select(2, torch.arange(time, device=q.device))
 
 
-def decayed_linear_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
-    """Sum exp(log_decay[s + 1] + … + log_decay[t]) (q[t] · k[s]) v[s] over s <= t, in float32."""
-    dtype, time = v.dtype, q.size(2)
-    padding = (0, 0, 0, 64 * (time // 64 + 2) - time)  # two chunks at least: torch.export takes one for special
-    q, k, v, log_decay = (
-        F.pad(t.float(), padding).unfold(2, 64, 64).mT  # [batch, heads, chunk, position, dim]
-        for t in (q, k, v, log_decay.expand(q.shape[:3])[..., None])
-    )
-    passed = log_decay.cumsum(3)  # since the chunk began
-    later = torch.ones(64, 64, dtype=torch.bool, device=q.device).triu(1)
-    scores = q @ k.mT * (passed - passed.mT).masked_fill(later, -torch.inf).exp()
-    last = passed[..., -1:, :]
-    sums = (k * (last - passed).exp()).mT @ v
-    states = linear_recurrence(last.exp().transpose(1, 2), sums.transpose(1, 2)).transpose(1, 2)  # after each chunk
-    before = F.pad(states, (0, 0, 0, 0, 1, 0))[:, :, :-1]
-    y = (q * passed.exp()) @ before + scores @ v
-    return y.flatten(2, 3).index_select(2, torch.arange(time, device=q.device)).to(dtype)
-
-
-def linear_attention_on(
-    q: Tensor, k: Tensor, v: Tensor, state: Tensor, log_decay: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def linear_attention_on(q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Continue causal linear attention from a state [batch, heads, dim, value]: the result of each position, and the
     state after the last."""
     dtype = v.dtype
     q, k, v = (t.float() for t in (q, k, v))
-    scores = q @ k.mT
-    if log_decay is None:
-        return (q @ state + scores.tril() @ v).to(dtype), state + k.mT @ v
-    passed = log_decay.float().expand(q.shape[:3])[..., None].cumsum(2)  # since the step began
-    later = torch.ones(q.size(2), q.size(2), dtype=torch.bool, device=q.device).triu(1)
-    scores = scores * (passed - passed.mT).masked_fill(later, -torch.inf).exp()
-    last = passed[:, :, -1:]
-    after = state * last.exp() + (k * (last - passed).exp()).mT @ v
-    return ((q * passed.exp()) @ state + scores @ v).to(dtype), after
+    after = state + k.mT @ v
+    y = q @ after if q.size(2) == 1 else q @ state + causal_linear_attention(q, k, v)
+    return y.to(dtype), after
+
+
+def decayed_linear_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
+    """Sum exp(log_decay[s + 1] + … + log_decay[t]) (q[t] · k[s]) v[s] over s <= t, in float32. A head of q and k
+    serves a group of heads of v."""
+    dtype, time, groups = v.dtype, v.size(2), (q.size(1), -1)
+    padding = (0, 0, 0, 64 * (time // 64 + 2) - time)  # two chunks at least: torch.export takes one for special
+    q, k, v, log_decay = (
+        F.pad(t.float(), padding).unfold(2, 64, 64).mT  # [batch, heads, chunk, position, dim]
+        for t in (q, k, v, log_decay.expand(v.shape[:3])[..., None])
+    )
+    v, passed = v.unflatten(1, groups), log_decay.unflatten(1, groups).cumsum(4)  # since the chunk began
+    later = torch.ones(64, 64, dtype=torch.bool, device=q.device).triu(1)
+    scores = (q @ k.mT).unsqueeze(2) * (passed - passed.mT).masked_fill(later, -torch.inf).exp()
+    last = passed[..., -1:, :]
+    sums = torch.einsum("bgcsd,bgrcsv->bcgrdv", k, v * (last - passed).exp())
+    states = linear_recurrence(last.exp().permute(0, 3, 1, 2, 4, 5), sums)  # after each chunk
+    before = F.pad(states, (0, 0, 0, 0, 0, 0, 0, 0, 1, 0))[:, :-1]
+    y = torch.einsum("bgctd,bcgrdv->bgrctv", q, before) * passed.exp() + scores @ v
+    return y.flatten(3, 4).flatten(1, 2).index_select(2, torch.arange(time, device=q.device)).to(dtype)
+
+
+def decayed_linear_attention_on(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Continue decayed linear attention from a state [batch, heads, dim, value]: the result of each position, and the
+    state after the last."""
+    dtype, groups = v.dtype, (q.size(1), -1)
+    q, k, log_decay = q.float(), k.float(), log_decay.float().expand(v.shape[:3])
+    # [batch, group, head, time or dim, value]
+    values, state, decay = (t.unflatten(1, groups) for t in (v.float(), state, log_decay[..., None]))
+    if q.size(2) == 1:
+        after = decay.exp() * state + k.mT.unsqueeze(2) * values
+        y = q.unsqueeze(2) @ after
+    else:
+        passed = decay.cumsum(3)  # since the step began
+        last = passed[..., -1:, :]
+        after = last.exp() * state + torch.einsum("bgsd,bgrsv->bgrdv", k, values * (last - passed).exp())
+        y = decayed_linear_attention(q, k, v.float(), log_decay).unflatten(1, groups)
+        y = y + torch.einsum("bgtd,bgrdv->bgrtv", q, state) * passed.exp()
+    return y.flatten(1, 2).to(dtype), after.flatten(1, 2)

@@ -52,6 +52,16 @@ def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
     return h.flatten(1, 2).index_select(1, torch.arange(32, 32 + time, device=b.device)).to(b.dtype)
 
 
+def linear_recurrence_on(a: Tensor, b: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Continue a linear recurrence from the state h, in float32: the states of all positions, and the last."""
+    if b.size(1) == 1:
+        states = a.float() * h.unsqueeze(1) + b.float()
+    else:
+        padding = (*(0, 0) * (b.dim() - 2), 1, 0)  # one position more, which the state comes from
+        states = linear_recurrence(F.pad(a, padding), torch.cat((h.unsqueeze(1), b.float()), dim=1))[:, 1:]
+    return states.to(b.dtype), states[:, -1]
+
+
 class LSTM(nn.Module):
     """One layer of long short-term memory: nn.LSTM as a function, which torch.compile takes whole."""
 
@@ -144,10 +154,6 @@ def selective_scan_on(x: Tensor, delta: Tensor, a: Tensor, b: Tensor, c: Tensor,
     """Continue Mamba from the state h [batch, channels, state]: the result of each position, and the last state."""
     delta = delta.float()
     decay = (delta[..., None] * a.float()).exp()  # [batch, time, channels, state]
-    terms = (delta * x)[..., None] * b[:, :, None]
-    if x.size(1) == 1:
-        states = decay * h[:, None] + terms
-    else:
-        states = linear_recurrence(F.pad(decay, (0, 0, 0, 0, 1, 0)), torch.cat((h[:, None], terms), dim=1))[:, 1:]
-    return (states @ c.float()[..., None]).squeeze(-1).to(x.dtype), states[:, -1]
+    states, h = linear_recurrence_on(decay, (delta * x)[..., None] * b[:, :, None], h)
+    return (states @ c.float()[..., None]).squeeze(-1).to(x.dtype), h
 # fmt: on
