@@ -30,9 +30,9 @@ from archdsl.ir.graph import Model
 
 FILE = Path(__file__).with_suffix(".json")
 DEVICES = {
-    "a100_40gb": Cluster(device("a100_sxm_40gb"), network=25e9),
-    "a100_80gb": Cluster(device("a100_sxm_80gb"), network=25e9),
-    "h100_80gb": Cluster(device("h100_sxm"), network=50e9),
+    "a100_40gb": Cluster(device("a100_sxm_40gb")),
+    "a100_80gb": Cluster(device("a100_sxm_80gb")),
+    "h100_80gb": Cluster(device("h100_sxm")),
 }
 ZERO: dict[str, Any] = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2}
 

@@ -25,6 +25,9 @@ def test_a_device_is_plausible(name: str) -> None:
     assert d.peak.get("bfloat16", d.peak["float16"]) == d.peak["float16"]
     assert d.interconnect is not None
     assert 16e9 <= d.interconnect.bandwidth < d.bandwidth
+    if d.network is not None:
+        assert 6e9 <= d.network.bandwidth < d.interconnect.bandwidth / 2
+        assert d.network.source.startswith("https://")
     assert d.tdp_watts is not None
     assert 50 <= d.tdp_watts <= 1500
     # A dense peak: no matrix unit of these years makes more than 3 TFLOP/s of bfloat16 a watt.

@@ -145,7 +145,7 @@ def test_megatron_is_slower_and_no_other_than_bound(name: str) -> None:
     text = zoo_files()["megatron"].read_text(encoding="utf-8").replace("tied: true", "tied: false")
     sizes = {"layers": layers, "width": width, "heads": heads, "context": 2048}
     model = archdsl.load(text=text, model="megatron_8_3b", set=sizes)
-    machine = Cluster(device("a100_sxm_80gb"), network=25e9)
+    machine = Cluster(device("a100_sxm_80gb"))
 
     def bound(sequence_parallel: bool, checkpoint: Any, attention: Any) -> Roofline:
         plan = StepPlan(
@@ -331,7 +331,7 @@ def test_published_steps_of_one_batch_are_slower_than_the_bound() -> None:
 @pytest.mark.parametrize(("devices", "compute", "tokens"), [(8, None, 6667), (128, None, 6514), (8, "float8", 8532)])
 def test_published_training_is_slower_than_the_bound(devices: int, compute: Any, tokens: float) -> None:
     """Llama 3.1 8B with FSDP, tokens per second of an H100 with HBM2e (torchtitan), which recompute less than all."""
-    card = Cluster(device("h100_sxm").model_copy(update={"bandwidth": 2.4e12}), network=50e9)
+    card = Cluster(device("h100_sxm").model_copy(update={"bandwidth": 2.4e12}))
     for checkpoint in ("none", "full"):
         plan = StepPlan(Mesh(dp=devices), zero=3, dtype="bfloat16", compute=compute, checkpoint=checkpoint)
         found = estimate(archdsl.load("llama3_8b"), card, plan, batch=2 * devices, seq=8192).training
@@ -383,6 +383,21 @@ def test_replicas_hide_what_they_send() -> None:
     slow = times("llama3_8b", mesh="dp=16", batch=64, seq=2048, network=1e9)
     sent = 2 * 2 * archdsl.estimate("llama3_8b").params.total * 8 / 16 / 8 / 1e9
     assert slow.training.links == pytest.approx(sent - one.training.seconds, rel=1e-3)
+
+
+def test_networks_are_those_of_devices() -> None:
+    """What a device's file says, and `--network` instead; none that nobody knows."""
+    rates = {name: device(name).network for name in ("a100_sxm_80gb", "h100_sxm", "l4")}
+    assert [n.bandwidth if n is not None else None for n in rates.values()] == [25e9, 50e9, None]
+    slow, fast, said = (
+        times("llama3_8b", name, "tp=8", seq=2048, node=4, **how)
+        for name, how in (("a100_sxm_80gb", {}), ("h100_sxm", {}), ("a100_sxm_80gb", {"network": 50e9}))
+    )
+    assert (slow.links.between, fast.links.between, said.links.between) == (25e9, 50e9, 50e9)
+    with pytest.raises(ArchError, match="says of no network") as caught:
+        times("gpt2", "l4", "dp=16", batch=16)
+    assert "--network" in caught.value.diagnostics[0].help
+    assert times("gpt2", "l4", "dp=8", batch=8).links.between is None
 
 
 def test_links_within_a_machine_and_between() -> None:
@@ -490,7 +505,7 @@ def test_refused() -> None:
     model = archdsl.load("gpt2")
     for plan, said, help_ in (
         (StepPlan(dtype="bfloat16"), "no peak in bfloat16", "--dtype float32"),
-        (StepPlan(Mesh(dp=2)), "no link", "--machine 1"),
+        (StepPlan(Mesh(dp=2)), "no link", "--machine 1 --network 25e9"),
     ):
         with pytest.raises(ArchError) as raised:
             estimate(model, Cluster(own), plan)
@@ -498,7 +513,7 @@ def test_refused() -> None:
         assert found.code == "E0517"
         assert said in found.message
         assert help_ in found.help
-    assert estimate(model, Cluster(own, node=1), StepPlan(Mesh(dp=2))).devices == 2
+    assert estimate(model, Cluster(own, node=1, network=1e9), StepPlan(Mesh(dp=2))).devices == 2
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def estimate(
     accelerator: mesh_options.AcceleratorOption = None,
     devices: mesh_options.DevicesOption = None,
     machine: mesh_options.MachineOption = 8,
-    network: mesh_options.NetworkOption = 50e9,
+    network: mesh_options.NetworkOption = None,
     fused: mesh_options.FusedOption = True,
     mfu: mesh_options.MfuOption = None,
     tokens: mesh_options.TokensOption = None,

@@ -73,7 +73,12 @@ DevicesOption = Annotated[
     int | None, TIME("--devices", min=1, help="How many of them, data parallel unless --mesh says.")
 ]
 MachineOption = Annotated[int, TIME("--machine", min=1, help="Devices per machine.")]
-NetworkOption = Annotated[float, TIME("--network", min=1.0, help="Bytes/s that each device sends to other machines.")]
+NetworkOption = Annotated[
+    float | None,
+    TIME(
+        "--network", min=1.0, help="Bytes/s that each device sends to other machines (else: as the accelerator's file)."
+    ),
+]
 FusedOption = Annotated[bool, TIME("--fused/--not-fused", help="Fuse neighbouring element-wise ops.")]
 MfuOption = Annotated[
     float | None,

@@ -39,8 +39,6 @@ from archdsl.passes.flatten import FlatGraph, FlatNode
 SAYS = "roofline: a lower bound of every time, and so of every cost"
 MACHINE = 8
 """Devices of one machine, where nobody says."""
-NETWORK = 50e9
-"""Bytes/s that a device sends to another machine, where nobody says: 400 Gbit/s."""
 PUBLISHED_MFU = (0.6423, 0.2634)
 """The most and the least of the peak that the runs of `benchmarks/training_runs.json` have reached."""
 PUBLISHED = "published runs of 125M to 70B parameters on 8 to 512 A100s and H100s (FSDP, bfloat16)"
@@ -136,7 +134,7 @@ class Links(BaseModel):
     machine: int
     """Devices of one machine."""
     within: float | None
-    between: float
+    between: float | None
 
 
 class Roofline(BaseModel):
@@ -184,7 +182,14 @@ class Cluster(Frozen):
 
     device: Device
     node: int = MACHINE
-    network: float = NETWORK
+    network: float | None = None
+    """Bytes/s that a device sends to other machines; None: what its file says."""
+
+    @property
+    def between(self) -> float | None:
+        """Bytes/s that a device sends to other machines, None where that is not known."""
+        known = self.device.network
+        return self.network or (known.bandwidth if known is not None else None)
 
 
 # --- the estimate -----------------------------------------------------------------------------------------------------
@@ -244,7 +249,14 @@ class _Roofline:
             raise error(
                 "E0517",
                 f"the file of {self.device.name} says of no link to other devices",
-                help="give it an `interconnect`, or say `--machine 1` where each device is a machine of its own",
+                help="give it an `interconnect`, or say `--machine 1 --network 25e9` if each is a machine of its own",
+            )
+        if self.mesh.devices > machine.node and machine.between is None:
+            raise error(
+                "E0517",
+                f"the file of {self.device.name} says of no network, and {self.mesh.devices:,} devices are in machines "
+                f"of {machine.node:,}",
+                help=f"`--network 25e9` bytes/s a device (200 Gbit/s), or `--machine {self.mesh.devices}`",
             )
         self.step = step or Step(model, plan, batch, seq)
         self.sharding = self.step.sharding
@@ -298,7 +310,11 @@ class _Roofline:
             both = 2 if kind == "all-reduce" else 1
             inside += payload * near_part * (1 if link is not None and link.sums else both)
             between += payload * far_part / near * both
-        return max(inside / (link.bandwidth / 2) if link is not None else 0.0, between / self.machine.network)
+        network = self.machine.between
+        return max(
+            inside / (link.bandwidth / 2) if link is not None else 0.0,
+            between / network if network is not None else 0.0,
+        )
 
     # --- training ---
 
@@ -460,7 +476,7 @@ class _Roofline:
             links=Links(
                 machine=self.machine.node,
                 within=within.bandwidth / 2 if within is not None else None,
-                between=self.machine.network,
+                between=self.machine.between,
             ),
             dtype=plan.dtype,
             weights=plan.weights,

@@ -37,6 +37,17 @@ class Interconnect(BaseModel):
     """Whether the switch sums what devices send, so that an all-reduce takes each device's tensor once (NVLS)."""
 
 
+class Network(BaseModel):
+    """The way to devices of other machines, of the machine that the vendor or a cloud builds of it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    bandwidth: PositiveFloat
+    """Bytes/s that one device sends."""
+    source: str = Field(min_length=1)
+
+
 class Device(BaseModel):
     """One accelerator."""
 
@@ -55,6 +66,7 @@ class Device(BaseModel):
     peak: dict[Type, PositiveFloat] = Field(min_length=1)
     """FLOP/s of dense products of matrices, by the type of their elements; of int8, operations/s."""
     interconnect: Interconnect | None = None
+    network: Network | None = None
     tdp_watts: PositiveInt | None = None
     source: str = Field(min_length=1)
     """Where the figures are from."""
