@@ -235,6 +235,15 @@ def test_a_chunk_is_that_of_emitted_code() -> None:
     assert inspect.signature(function).parameters["chunk"].default == CHUNK
 
 
+@measured
+def test_mamba2_keeps_no_states_of_all_positions() -> None:
+    """In chunks of 64 positions, op by op, the emitted file keeps less than three times what one kernel would."""
+    mixer = "mamba2_mixer(heads: 128, head_dim: 64, groups: 8, state: 128)"
+    model = archdsl.load(text=f"model m(x: [batch, time, 4096]) {{ return x -> {mixer} }}")
+    kept = measure(model, {"batch": 1, "time": 4096}, dtype="float32", checkpoint="none", loss="eager", fixed=0).saved
+    assert kept < 3 * estimate(model, batch=1, seq=4096).saved
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", distinct())
 def test_every_model_has_an_estimate(name: str) -> None:
