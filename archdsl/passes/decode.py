@@ -11,7 +11,8 @@ so far.
    op reads it beside its own position along the first (a convolution over queries and keys), it is computed anew for
    all positions along both, and so is what it is made of, back to tensors with one axis of time.
 3. A recurrence hands on a state of a fixed size (`Primitive.states`), which is zeros before the first token.
-4. Tensors made of positions alone (masks, rope tables, positions) are computed in whichever form is asked for.
+4. Tensors made of positions alone (masks, rope tables, positions) are computed in whichever form is asked for. One with
+   an axis of the batch (`ones(batch, time, 1)`) is computed at the new positions, as what depends on tokens is.
 5. Keys and values that are, position by position, projections of something much narrower are not cached; that is. The
    narrowest such tensors are a minimum cut between what is not linear and the keys and values (MLA's latent).
 6. What depends on other inputs than the sequence (an encoder's result, keys and values of cross-attention) is computed
@@ -37,7 +38,7 @@ from archdsl.frozen import Entity, Frozen
 from archdsl.ir import verify
 from archdsl.ir.dims import Num, Poly, Shape, Symbol, with_symbol
 from archdsl.ir.graph import Model, Value
-from archdsl.ir.op import At, Reads, State
+from archdsl.ir.op import At, Reads, State, same
 from archdsl.ir.static import numbers_of
 from archdsl.passes.cut import minimum_cut
 from archdsl.passes.dce import live
@@ -95,7 +96,9 @@ class DecodePlan:
     carries: dict[FlatNode, CarriedState] = field(default_factory=dict)
     latents: dict[FlatNode, Latent] = field(default_factory=dict)
     positional: set[Value] = field(default_factory=set)
-    """Tensors made of positions alone."""
+    """Tensors made of positions alone, without an axis of the batch."""
+    spread: set[FlatNode] = field(default_factory=set)
+    """Ops that make such an axis of one of size 1: with positions counted by row it is there already."""
     whole: set[Value] = field(default_factory=set)
     """Tensors of which each step computes all positions along two axes."""
     lengths: dict[FlatNode, str] = field(default_factory=dict)
@@ -285,6 +288,7 @@ class _Planner:
         before = FlatGraph(first, live(once, crossing), crossing)
         self.found = DecodePlan(model, time, before, FlatGraph((*inputs, *crossing), nodes, (output,)))
         self.found.makers = {v: n for n in step for v in n.outputs}
+        self.batch = inputs[0].shape[0].value
         self.moving: set[Value] = set(inputs)
         """Tensors that depend on the sequence."""
         self.layer = -1
@@ -384,7 +388,7 @@ class _Planner:
             tensors = [i for i, v in enumerate(node.inputs) if isinstance(v, Value)]
             self.read[key] = tuple(i for i in tensors if _reads(node, i)), self.speaks_of_time(node)
         reads, speaks = self.read[key]
-        if not any(node.inputs[i] in self.moving for i in reads):
+        if not any(node.inputs[i] in self.moving for i in reads) and not self.has_rows(node):
             if speaks or any(v in found.positional for v in node.inputs if isinstance(v, Value)):
                 found.positional |= set(node.outputs)
             return
@@ -392,6 +396,8 @@ class _Planner:
         if key not in self.taken:
             self.taken[key] = self.take(node)
         taken = self.taken[key]
+        if self.spreads(node):
+            found.spread.add(node)
         if taken.keeps:
             self.layer += 1
         for value, form in zip(node.outputs, taken.forms, strict=True):
@@ -403,6 +409,18 @@ class _Planner:
             found.carries[node] = CarriedState(node, taken.states, self.layer)
         for i, wanted, role in taken.wanted:
             self.need(node, i, node.tensor(i), wanted, role)
+
+    def has_rows(self, node: FlatOp) -> bool:
+        """Whether an op makes a tensor [batch, …] with one axis of time."""
+        return all(v.rank and v.shape[0].value == self.batch and len(self.axes(v)) == 1 for v in node.outputs)
+
+    def spreads(self, node: FlatOp) -> bool:
+        """Whether an op makes an axis of the batch of one of size 1, and nothing else, of what has none."""
+        x = node.inputs[0] if node.inputs else None
+        if not isinstance(x, Value) or x not in self.found.positional or not node.node.op.moves:
+            return False
+        (reads,) = node.node.op.reads(node.node)
+        return reads == (At(), *(same(i) for i in range(1, x.rank))) and node.outputs[0].rank == x.rank
 
     def take(self, node: FlatOp) -> _Taken:
         """How an op that depends on the sequence is taken, wherever its block is called."""

@@ -190,6 +190,30 @@ def test_numbers_made_of_positions_stand_beside_one_another() -> None:
     assert max(found.values()) < 1e-5, found
 
 
+ROWS = "cast(t % 2 == 0, float) -> unsqueeze(0) -> expand(0, batch)"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        f"y = {ROWS}",
+        f"y = concat(x, {ROWS}) -> linear(8) as q",
+        "y = (indices(time) % 8) -> unsqueeze(0) -> expand(0, batch) -> embedding(8, 8) as place",
+        "y = ((x -> unflatten(-1, 2, 4)) * cast(cos(t) -> unsqueeze(0) -> unsqueeze(2), float)) -> flatten(2)",
+        "y = x / cumsum(ones(batch, time, 1), axis: 1)",
+        f"y = shift({ROWS}, axis: 1)",
+        f"k = x -> linear(8) as k\n y = sdpa(k, {ROWS} -> expand(-1, 8), k, mask: causal)",
+        f"y = scan h: [batch, 8] = 0 for x_t, p_t in x, {ROWS} {{ h = h * p_t + x_t  emit h }}",
+        "y = scan h: [batch, 1] = 0 for one in ones(batch, time, 1) { h = h * 0.5 + one  emit h }",
+    ],
+)
+def test_positions_with_an_axis_of_the_batch_are_those_of_each_step(lines: str) -> None:
+    """Or with axes of size 1 in front of their own."""
+    model = positions_model(lines, "x + y")
+    found = differences(model) | torch_differences(model)
+    assert max(found.values()) < 1e-5, found
+
+
 SCORES = """keys = x -> linear(8) as keys
           p = where(indices(time) <= t, einsum("b i d, b j d -> b i j", x, keys), -inf)"""
 

@@ -267,6 +267,8 @@ class StepWriter(FormsWriter):
                 self.carry(flat, plan.carries[flat])
             elif flat in plan.latents:
                 self.absorbed(flat)
+            elif flat in plan.spread and self.is_by_row(flat, 0):
+                self.values[flat.outputs[0]] = self.builder.add("Squeeze", [self.operand(flat, 0), [1]])
             else:
                 self.ready(flat)
                 super().op(flat)

@@ -493,7 +493,7 @@ class Assigner:
     def takes_rows(self, flat: FlatOp, i: int) -> bool:
         """Whether an op takes an input with a further axis of batch in front."""
         op, output = flat.node.op, flat.outputs[0]
-        fits = op.elementwise or op.leading(flat.node, i) is not None
+        fits = op.elementwise or op.leading(flat.node, i) is not None or flat in self.plan.spread
         return fits and (output in self.plan.positional or output.shape[0].value == self.pairs.batch)
 
     # --- tables ---

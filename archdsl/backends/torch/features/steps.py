@@ -488,8 +488,8 @@ class StepLowering(Lowering):
                 self.formed[value, form] = self.twin(value)
                 self.aliases[self.formed[value, form]] = self.read(value)
         tree = py("{s}.by_row({x}, {*axis})", s=self.state, x=new, axis=[axis] * bool(axis))
-        if between:
-            tree = py(f"{{x}}[:{', None' * between}]", x=tree)
+        if between:  # or it has axes of size 1 in front that no reader has more
+            tree = py(f"{{x}}[:{', None' * between or ', 0' * -between}]", x=tree)
         found = Variable(value.name or self.lowered.method.hints.get(value, "h"))
         self.put(Bind((found,), tree, nested=False))
         self.aliases[value] = Read(found)
