@@ -528,7 +528,8 @@ def to_onnx(
     `x_encoder.onnx` beside `x.onnx`. `logits` says whether a step gives those of all new tokens, or of each sequence's
     last alone, which is all that generation asks of a prefill.
 
-    A directory also gets the files of a tokenizer that lie beside `weights`, and `config.json` and, with `decode`,
+    A directory also gets what `archdsl import` has put into the folder `NAME.hf` beside `weights` or the spec, or a
+    tokenizer in the same folder as `weights`, and `config.json` and, with `decode`,
     `genai_config.json`, by which optimum, transformers.js and onnxruntime-genai load it, where they can feed the model
     (`remark` of what is returned says why not). They hold the ids of special tokens, as given or of the
     `generation_config.json` beside `weights`; padding is by default what ends a text, or 0.
@@ -610,13 +611,16 @@ def to_huggingface(
     set: Settings | None = None,
     allow_noncausal: bool = False,
     progress: Callable[[str, int], None] | None = None,
+    remark: Callable[[str], None] | None = None,
 ) -> list[Path]:
     """Write a decoder as a folder that transformers loads with `trust_remote_code=True`; return the files in it:
     `configuration_NAME.py`, `modeling_NAME.py`, `config.json` and, with weights, `model.safetensors`.
 
     With `native` it is written as the type of transformers that computes the same (`llama`, `gpt2`): without remote
-    code. The weights come from a safetensors file (`weights`), with the tokenizer that `archdsl import` has put beside
-    it, or are randomly initialized (`seed`). Ids of special tokens go into `config.json` and `generation_config.json`.
+    code. The weights come from a safetensors file (`weights`), or are randomly initialized (`seed`). What
+    `archdsl import` has put into the folder `NAME.hf` beside the weights or the spec (tokenizer, templates, settings
+    of generation, the fields of `config.json` beside the spec's numbers) goes along. Ids of special tokens that are
+    given go into `config.json` and `generation_config.json`. `remark` is called with what a reader should know.
 
     Loads neither torch nor transformers. Other arguments and errors as for `load`, and ArchError: E0534 where
     transformers cannot hold the model, or has no such type, E0503 where `weights` is not the model's. Raises OSError
@@ -643,7 +647,8 @@ def to_huggingface(
         return save_native(loaded, Path(output), weights=stored, seed=seed, tokens=tokens, progress=progress)
     from archdsl.backends.huggingface.folder import save
 
-    return save(loaded, Path(output), weights=stored, seed=seed, tokens=tokens, progress=progress)
+    say = remark or (lambda _: None)
+    return save(loaded, Path(output), weights=stored, seed=seed, tokens=tokens, progress=progress, remark=say)
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

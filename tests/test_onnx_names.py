@@ -181,12 +181,14 @@ def test_what_a_named_program_can_run_is_written(name: str, options: dict[str, A
         assert told == {"use_external_data_format": options.get("store") == "onnx_data"}
 
 
-@pytest.mark.parametrize("prefix", ["", "model."])
-def test_a_tokenizer_and_its_tokens_go_along(prefix: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("beside", ["", "model.hf"])
+def test_a_tokenizer_and_its_tokens_go_along(beside: str, tmp_path: Path) -> None:
     name = "llama3:llama3_8b"
     _, weights = weights_of(name, tmp_path / "from")
-    (tmp_path / "from" / f"{prefix}tokenizer.json").write_text("{}")
-    (tmp_path / "from" / f"{prefix}generation_config.json").write_text('{"eos_token_id": [7, 900], "bos_token_id": 3}')
+    folder = tmp_path / "from" / beside
+    folder.mkdir(exist_ok=True)
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "generation_config.json").write_text('{"eos_token_id": [7, 900], "bos_token_id": 3}')
     files = archdsl.to_onnx(tiny.graph(name), tmp_path / "out", weights=weights, decode=True, bos_token_id=5)
     assert {p.name for p in files.configs} == {
         *("tokenizer.json", "tokenizer_config.json", "generation_config.json"),

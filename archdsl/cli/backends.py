@@ -213,7 +213,7 @@ def _to_folder(model: Model, output: str | None, weights: Path | None, seed: int
     if weights is not None and seed is not None:
         raise typer.BadParameter("choose one", param_hint="'--weights' / '--seed'")
     with drawing(model, "writing") as progress:
-        to_huggingface(model, output, weights=weights, seed=seed, **more, progress=progress)
+        to_huggingface(model, output, weights=weights, seed=seed, **more, progress=progress, remark=say)
 
 
 @command("init", "Compile and run")

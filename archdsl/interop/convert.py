@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,17 +13,17 @@ from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error, shortened
 from archdsl.diagnostics.source import Source, printable
-from archdsl.files import write_text, written_beside
+from archdsl.files import write_text
 from archdsl.frontend.load import load
 from archdsl.frontend.modules import RESERVED
 from archdsl.interop import compare
 from archdsl.interop.checkpoint_file import CheckpointFile, read, renamed, shipped
+from archdsl.interop.config_json import json_text, whole_config
 from archdsl.interop.doubts import doubts
 from archdsl.interop.gguf import GgufFile
 from archdsl.interop.huggingface import (
     Folder,
     Renamed,
-    config_of,
     demand_fixed,
     mapping_of,
     settings_of,
@@ -33,13 +32,15 @@ from archdsl.interop.huggingface import (
 )
 from archdsl.interop.importing import written
 from archdsl.interop.mapping import Mapper
+from archdsl.interop.native import says_all
 from archdsl.passes.outline import HEAD, OWN_TYPE, outline
 from archdsl.resources import mapping_files
 from archdsl.syntax import ast
 from archdsl.syntax.limits import MAX_NAME
 from archdsl.syntax.parse import parse, read_source
 from archdsl.syntax.parser_tables import tables
-from archdsl.weights.safetensors import Progress, saved
+from archdsl.weights.carried import CONFIG, carried, carry, copy, dtype_of, fields_of, token_ids
+from archdsl.weights.safetensors import Checkpoint, Progress, saved
 
 if TYPE_CHECKING:
     from archdsl.ir.graph import Model
@@ -136,11 +137,8 @@ def import_folder(
         with progress(model) as told:
             weights_from(folder, mapper, path, told)
         report.weights, report.tensors, report.doubts = str(path), len(mapper.taken), doubts(mapper)
-    for file, content in folder.beside().items() if weights else ():
-        target = output.with_name(f"{output.stem}.{file}")
-        with written_beside(target) as beside:
-            beside.write_bytes(content)
-        report.files.append(str(target))
+    if weights:
+        report.files += map(str, carry(folder.beside(), output))
     write_text(output, text)
     if check:
         unread = [*found.drops, *(d.removeprefix(found.base) for d in found.drops)]
@@ -224,6 +222,9 @@ def convert_from(
     tensors = Renamed(folder, renames)
     mapper = Mapper(found, model, tensors.shapes)
     weights_from(tensors, mapper, output, progress)
+    if source.is_dir() or isinstance(folder, GgufFile):
+        own = [CONFIG] if is_own(source) else []  # in the names of the spec's classes
+        carry({name: content for name, content in folder.beside().items() if name not in own}, output)
     for text in doubts(mapper):
         doubted(text)
     return len(mapper.taken)
@@ -240,7 +241,12 @@ def convert_to(
     found = named_mapping(mapping) if mapping is not None else read(path.with_suffix(".checkpoint"))
     mapper = Mapper(found, model)
     kind = mapping if mapping in found.types else next(iter(found.types), "")
-    config = config_of(found, str(kind), model)
-    weights_to(model, mapper, weights, output, "".join(config.get("architectures", ())), progress)
-    write_text(output / "config.json", json.dumps(config, indent=2) + "\n")
+    beside = carried(model, weights)
+    said = fields_of(beside, CONFIG)
+    same = says_all(found, str(kind), said, model)
+    config = whole_config(found, str(kind), model, token_ids(beside) | said, same)
+    config["dtype"] = dtype_of(said, [e.dtype for e in Checkpoint(weights).entries.values()])
+    weights_to(model, mapper, weights, output, "".join(config["architectures"]), progress)
+    copy(beside, output)
+    write_text(output / CONFIG, json_text(config))
     return len(mapper.taken)

@@ -22,7 +22,7 @@ from archdsl.interop.importing import CONSTANTS, Layers, numbers_of, worth
 from archdsl.interop.mapping import Mapper, Shape, pattern
 from archdsl.passes.outline import OWN_TYPE
 from archdsl.syntax.parse import parse_expression
-from archdsl.weights.carried import CARRIED
+from archdsl.weights.carried import files_beside_tensors
 from archdsl.weights.safetensors import READABLE, Checkpoint, Progress, saved, write_raw
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ NEUTRAL = re.compile(
 """Fields of a config that say nothing of what an inference computes, or what the tensors themselves say."""
 
 
-def _neutral(name: str) -> bool:
+def is_neutral(name: str) -> bool:
+    """Return whether a field, by its dotted name, says nothing of what an inference computes."""
     parts = name.split(".")
     return any(NEUTRAL.fullmatch(".".join(parts[i:])) for i in range(len(parts)))
 
@@ -128,8 +129,7 @@ class Folder:
 
     def beside(self) -> dict[str, bytes]:
         """The files that are carried along, by name."""
-        found = (self.path / name for name in CARRIED)
-        return {path.name: read_bytes(path, MAX_JSON) for path in found if path.is_file()}
+        return {name: read_bytes(path, MAX_JSON) for name, path in files_beside_tensors(self.path).items()}
 
     def __enter__(self) -> Folder:
         for file in self.files:
@@ -138,6 +138,12 @@ class Folder:
 
     def __exit__(self, *problem: object) -> None:
         self.stack.close()
+
+
+def numbers_read(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with the numbers that JSON has no word for."""
+    fields: dict[str, Any] = json.loads(json.dumps(config), object_hook=_number)
+    return fields
 
 
 def _number(fields: dict[str, Any]) -> Any:
@@ -160,7 +166,7 @@ def mapping_of(config: Mapping[str, Any]) -> CheckpointFile:
         text = "`archdsl weights SPEC --from hf FOLDER` reads its weights"
         raise error("E0533", "this folder is one that `compile --to hf` wrote: its spec is not in it", help=text)
     near, placed = _nearest(config, known.values())
-    left = [n for n, _ in config_fields(config) if n not in placed and not _neutral(n)]
+    left = [n for n, _ in config_fields(config) if n not in placed and not is_neutral(n)]
     raise error(
         "E0533",
         f"there is no mapping for `model_type` {shortened(kind, 60)}",
@@ -214,7 +220,7 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
     found = Settings(model, mapping.spec)
     placed = {*mapping.ignored, *(name for f in mapping.fields for name in f.names)}
     placed |= {n for n, v in leaves.items() if isinstance(v, list) and all(f"{n}.{i}" in placed for i in range(len(v)))}
-    said = [n for n, v in leaves.items() if n not in placed and v and not _neutral(n)]
+    said = [n for n, v in leaves.items() if n not in placed and v and not is_neutral(n)]
     said = [n for n in said if not any(n.startswith(f"{whole}.") for whole in mapping.ignored)]
     leaves |= items
     for above, below, ours in mapping.quotients:

@@ -8,19 +8,21 @@ they are paired as the graphs are.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from archdsl.backends.huggingface.folder import copied, drawn, tokens_beside
+from archdsl.backends.huggingface.folder import copied, drawn
 from archdsl.diagnostics import ArchError, error
 from archdsl.files import write_text
 from archdsl.frontend.load import load
 from archdsl.interop.checkpoint_file import CheckpointFile, shipped
-from archdsl.interop.huggingface import config_of, demand_fixed, settings_of, weights_to
+from archdsl.interop.config_json import json_text, whole_config
+from archdsl.interop.huggingface import config_of, demand_fixed, numbers_read, settings_of, weights_to
 from archdsl.interop.importing import constant, is_constant, numbers_of, written
 from archdsl.interop.mapping import Mapper
 from archdsl.ir.dims import Num
@@ -29,10 +31,10 @@ from archdsl.ir.masks import Mask
 from archdsl.ir.paths import starred
 from archdsl.ir.walk import nodes_below, ops_below
 from archdsl.ir.weights import weights
-from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatParam, FlatWeight, flatten
+from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, FlatWeight, flatten
 from archdsl.syntax import ast
 from archdsl.syntax.parse import parse, read_source
-from archdsl.weights.carried import carried, copy
+from archdsl.weights.carried import CONFIG, carried, copy, dtype_of, fields_of, token_ids
 from archdsl.weights.safetensors import Checkpoint, Progress, saved
 
 NEAREST = 8
@@ -84,6 +86,18 @@ def native_type(model: Model, prefix: str = "") -> NativeType:
     )
 
 
+def says_all(mapping: CheckpointFile, kind: str, config: Mapping[str, Any], model: Model) -> bool:
+    """Return whether a config that was imported, of the type `kind`, still says all of a model. Fields that the mapping
+    has no place for were ignored when it was imported."""
+    if config.get("model_type") != kind:
+        return False
+    try:
+        _demand_all_said(replace(mapping, ignored=[*mapping.ignored, *config]), numbers_read(config), model)
+    except ArchError:
+        return False
+    return True
+
+
 def _demand_all_said(mapping: CheckpointFile, config: Mapping[str, Any], model: Model) -> None:
     """Raise ArchError E0533 where a config, read again, is of another model: it has no field for something."""
     settings = settings_of(mapping, config)
@@ -107,10 +121,17 @@ def save(
     as of `archdsl.backends.huggingface.folder.save`, and E0534 where it is none."""
     found = native_type(model)
     mapper = Mapper(found.mapping, found.model)
+    types: list[str] = []
     if weights is not None:
-        Checkpoint(weights).demand(saved(model))
+        checkpoint = Checkpoint(weights)
+        checkpoint.demand(saved(model))
+        types = [e.dtype for e in checkpoint.entries.values()]
+    beside = carried(model, weights)
+    said = fields_of(beside, CONFIG)
+    same = says_all(found.mapping, found.kind, said, found.model)
+    config = whole_config(found.mapping, found.kind, found.model, token_ids(beside) | said, same)
+    config |= {**(tokens or {}), "dtype": dtype_of(said, types)}
     output.mkdir(parents=True, exist_ok=True)
-    config = {"architectures": [architecture(found.mapping, found.kind)], **found.config, **(tokens or {})}
     if weights is not None or seed is not None:
         with TemporaryDirectory(dir=output, prefix=".weights.") as folder:
             stored = Path(folder) / "model.safetensors"
@@ -119,15 +140,9 @@ def save(
             elif seed is not None:
                 drawn(model, stored, found.names, seed)
             weights_to(found.model, mapper, stored, output, progress=progress)
-    files = [*copy(carried(weights), output), *tokens_beside(tokens, output)]
-    write_text(output / "config.json", json.dumps(config, indent=2) + "\n")
-    return [*sorted(output.glob("model*.safetensors*")), *dict.fromkeys(files), output / "config.json"]
-
-
-def architecture(mapping: CheckpointFile, kind: str) -> str:
-    """The class of transformers of a type."""
-    begin = mapping.prefixes.get(kind) or "".join(word.capitalize() for word in kind.split("_"))
-    return begin if begin.endswith("Model") else f"{begin}ForCausalLM"
+    files = copy(beside, output, tokens)
+    write_text(output / CONFIG, json_text(config))
+    return [*sorted(output.glob("model*.safetensors*")), *files, output / CONFIG]
 
 
 def _likeness(names: set[str], mapping: CheckpointFile) -> float:
@@ -212,11 +227,15 @@ class Form:
     """What a graph computes, whatever its weights are called and in whatever order its nodes stand: values that are
     computed alike have equal texts."""
 
-    def __init__(self, graph: FlatGraph) -> None:
+    def __init__(self, graph: FlatGraph, around: Form | None = None) -> None:
+        """`around` is the form of the graph in which a scan stands whose body this is: the body may read its values."""
         self.graph = graph
-        self.makers: dict[Value, FlatNode] = {v: n for n in graph.nodes for v in n.outputs}
-        self.inner: dict[FlatOp, dict[str, Form]] = {}
-        self.texts: dict[Value, str] = {v: f"input {i} {v.dtype}" for i, v in enumerate(graph.inputs)}
+        self.makers: ChainMap[Value, FlatNode] = around.makers.new_child() if around is not None else ChainMap()
+        self.makers.update({v: n for n in graph.nodes for v in n.outputs})
+        self.inner: dict[FlatNode, dict[str, Form]] = around.inner if around is not None else {}
+        self.texts: ChainMap[Value, str] = around.texts.new_child() if around is not None else ChainMap()
+        depth = len(self.texts.maps)
+        self.texts.update({v: f"input {depth} {i} {v.dtype}" for i, v in enumerate(graph.inputs)})
         for node in graph.nodes:
             for i, value in enumerate(node.outputs):
                 self.texts[value] = hashlib.sha256(repr((self._key(node), i)).encode()).hexdigest()
@@ -228,8 +247,10 @@ class Form:
     def _key(self, node: FlatNode) -> Any:
         if isinstance(node, FlatParam):
             return "weight", _shape(node.weight)
-        if not isinstance(node, FlatOp):
-            return "scan", id(node)  # of which no type that is known is made
+        if isinstance(node, FlatScan):
+            self.inner[node] = {"body": (body := Form(node.body, self))}
+            starts = tuple(self.texts[v] if isinstance(v, Value) else _worth(v) for v in node.starts)
+            return "scan", starts, tuple(self.texts[v] for v in node.sequences), body.outputs
         self.inner[node] = {name: Form(graph) for name, graph in sorted(node.blocks.items())}
         given = tuple(self.texts.get(v, "around") if isinstance(v, Value) else _worth(v) for v in node.inputs)
         stored = tuple((name, _shape(w)) for name, w in sorted(node.weights.items()))
@@ -254,14 +275,18 @@ class Form:
             for path, theirs in _weights_of(one, two):
                 if found.setdefault(path, theirs) != theirs or back.setdefault(theirs, path) != path:
                     return None  # what is one weight here are two there
-            pairs = zip(one.inputs, two.inputs, strict=True)
+            pairs = zip(_read_by(one), _read_by(two), strict=True)
             todo += [(left, right, x, y) for x, y in pairs if isinstance(x, Value) and isinstance(y, Value)]
-            if isinstance(one, FlatOp) and isinstance(two, FlatOp):
-                for name, form in left.inner[one].items():
-                    twin = right.inner[two][name]
-                    outputs = zip(form.graph.outputs, twin.graph.outputs, strict=True)
-                    todo += [(form, twin, x, y) for x, y in outputs]
+            for name, form in left.inner.get(one, {}).items():
+                twin = right.inner[two][name]
+                outputs = zip(form.graph.outputs, twin.graph.outputs, strict=True)
+                todo += [(form, twin, x, y) for x, y in outputs]
         return found
+
+
+def _read_by(node: FlatNode) -> Sequence[Any]:
+    """The values that a node reads, those apart that are read within the body of a scan."""
+    return (*node.starts, *node.sequences) if isinstance(node, FlatScan) else node.inputs
 
 
 def _weights_of(one: FlatNode, two: FlatNode) -> list[tuple[str, str]]:

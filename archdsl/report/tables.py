@@ -393,6 +393,7 @@ def files_view(files: OnnxFiles, spec: Sequence[str], dtype: str, quantize: str 
 
 def import_view(report: ImportReport) -> Iterator[RenderableType]:
     """What was written, and how far it is from transformers."""
+    from pathlib import Path
 
     from rich.table import Table
 
@@ -401,8 +402,10 @@ def import_view(report: ImportReport) -> Iterator[RenderableType]:
     table.add_row(_escape(report.spec), _escape(about))
     if report.weights is not None:
         table.add_row(_escape(report.weights), f"from {report.tensors:,} tensors")
-    for file in report.files:
-        table.add_row(_escape(file), "carried along")
+    if report.files:
+        folder = Path(report.spec).with_suffix(".hf")
+        names = ", ".join(str(Path(file).relative_to(folder)) for file in report.files)
+        table.add_row(_escape(f"{folder}/"), _escape(f"carried along: {names}"))
     for text in report.doubts:
         table.add_row("in doubt", _escape(text))
     if report.difference is not None:

@@ -29,9 +29,19 @@ from archdsl.interop.huggingface import config_fields, config_of
 from archdsl.interop.importing import CONSTANTS
 from archdsl.interop.mapping import Mapper, pattern
 from archdsl.resources import error_page, mapping_files
+from archdsl.weights.carried import files_beside_tensors
 
 transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 each_case = pytest.mark.parametrize("name", CASES)
+BESIDE = {
+    "chat_template.jinja": "{{ messages[0]['content'] }}",
+    "additional_chat_templates/tool_use.jinja": "{{ tools }}",
+    "tokenizer_config.json": '{"chat_template": "{{ messages }}",  "tokenizer_class": "PreTrainedTokenizerFast"}',
+    "tokenizer.json": '{"model": "none that can be read"}',
+    "vocab.txt": "[PAD]\nword",
+    "LICENSE": "of one's own",
+}
+NOT_CARRIED = ("README.md", "modeling_own.py", "onnx/config.json")
 FIRST = {*{case.kind: name for name, case in reversed(CASES.items())}.values()}
 """The first model of each type, of which what is exported is compared with transformers, too."""
 
@@ -44,9 +54,23 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
     @cache
     def saved(name: str) -> Path:
         CASES[name].made().save_pretrained(root / name)
+        furnished(root / name)
         return root / name
 
     return saved
+
+
+def furnished(folder: Path) -> None:
+    """Put into a folder what published ones hold beside tensors: files, names of classes, rates of dropout."""
+    for name, content in BESIDE.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content)
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    labels = [f"kind {i}" for i in range(len(config.get("id2label", "ab")))]
+    config |= {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
+    rates = [n for n, v in config.items() if re.fullmatch(r".*dropout.*|.*_pdrop", n) and type(v) in (int, float)]
+    path.write_text(json.dumps(config | dict.fromkeys(rates, 0.125)))
 
 
 @pytest.mark.slow
@@ -72,6 +96,17 @@ def test_there_and_back(name: str, folders: Any, tmp_path: Path) -> None:
     again = import_folder(tmp_path / "back", tmp_path / "again" / "m.arch", check=name in FIRST)
     assert (again.difference or 0) < CASES[name].tolerance
     assert body(tmp_path / "again" / "m.arch") == body(tmp_path / "m.arch")
+    demand_same_beside_tensors(folder, tmp_path / "back")
+
+
+def demand_same_beside_tensors(one: Path, two: Path) -> None:
+    """Every file is there to the byte, and transformers reads the same config."""
+    files = {n: path.read_bytes() for n, path in files_beside_tensors(one).items() if n != "config.json"}
+    assert files.keys() >= BESIDE.keys()
+    assert files == {n: (two / n).read_bytes() for n in files}
+    configs = [transformers.AutoConfig.from_pretrained(folder) for folder in (one, two)]
+    fields = [{n: v for n, v in config.to_dict().items() if n != "_name_or_path"} for config in configs]
+    assert fields[0] == fields[1]
 
 
 def is_dropped(name: str, tensor: str) -> bool:
@@ -130,6 +165,63 @@ def test_the_page_lists_every_type() -> None:
     rows = [line for line in page.splitlines() if line.startswith("|") and "`specs/" in line]
     listed = [kind for row in rows for kind in re.findall(r"`([\w-]+)`", row.split("|")[1])]
     assert sorted(listed) == sorted(kind for path in mapping_files() for kind in read(path).types)
+
+
+# --- what lies beside tensors -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "mixtral"])
+def test_a_native_folder_is_the_one_that_came_in(kind: str, folders: Any, tmp_path: Path) -> None:
+    import_folder(folders(kind), tmp_path / "m.arch")
+    archdsl.to_huggingface(tmp_path / "m.arch", tmp_path / "hf", weights=tmp_path / "m.safetensors", native=True)
+    demand_same_beside_tensors(folders(kind), tmp_path / "hf")
+
+
+def test_remote_code_comes_with_all_but_dropout(folders: Any, tmp_path: Path, run: Run) -> None:
+    """What the classes do not do is said."""
+    import_folder(changed(folders("gpt2"), tmp_path / "in", eos_token_id=[2, 3], pad_token_id=5), tmp_path / "m.arch")
+    weights = str(tmp_path / "m.safetensors")
+    done = run("compile", str(tmp_path / "m.arch"), "--weights", weights, "--to", "hf", "-o", str(tmp_path / "hf"))
+    assert "dropout in training is the spec's, 0.1; the checkpoint's config has attn_pdrop 0.125" in done.err
+    for name, content in BESIDE.items():
+        assert (tmp_path / "hf" / name).read_text() == content
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "hf", trust_remote_code=True)
+    assert (config.eos_token_id, config.bos_token_id, config.pad_token_id) == ([2, 3], 1, 5)
+    assert (config.id2label, config.dtype) == ({0: "kind 0", 1: "kind 1"}, torch.float32)
+    convert_from(load(tmp_path / "m.arch"), tmp_path / "hf", tmp_path / "trained.safetensors")
+    files = files_beside_tensors(tmp_path / "trained.hf")
+    assert files.keys() >= BESIDE.keys() | {"generation_config.json"} - {"config.json"}
+    (tmp_path / "hf" / "config.json").unlink()
+    convert_to(load(tmp_path / "m.arch"), tmp_path / "trained.safetensors", tmp_path / "back", "gpt2")
+    demand_same_beside_tensors(tmp_path / "in", tmp_path / "back")  # the config is that beside the spec
+
+
+def test_a_spec_that_was_changed_keeps_what_is_said_of_texts(folders: Any, tmp_path: Path) -> None:
+    import_folder(folders("bert-classes"), tmp_path / "m.arch")
+    text = (tmp_path / "m.arch").read_text()
+    for old, new, labels in (("eps = 1e-12", "eps = 1e-6", 5), ("classes: 5", "classes: 3", 3)):
+        assert old in text
+        (tmp_path / "m.arch").write_text(text.replace(old, new))
+        archdsl.init_weights(tmp_path / "m.arch", tmp_path / "m.safetensors", dtype="bfloat16")
+        convert_to(load(tmp_path / "m.arch"), tmp_path / "m.safetensors", tmp_path / "back", "bert")
+        config = transformers.AutoConfig.from_pretrained(tmp_path / "back")
+        assert (config.hidden_dropout_prob, config.num_labels, config.dtype) == (0.125, labels, torch.bfloat16)
+        assert config.id2label[0] == ("kind 0" if labels == 5 else "LABEL_0")
+        assert config.layer_norm_eps == (1e-6 if labels == 5 else 1e-12)
+
+
+def test_a_folder_of_files_is_that_of_the_last_import(folders: Any, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    shutil.copytree(folders("llama"), source)
+    for name in NOT_CARRIED:
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_text("# nothing")
+    (source / "onnx" / "model.onnx").write_bytes(b"")
+    import_folder(source, tmp_path / "m.arch")
+    assert {*files_beside_tensors(tmp_path / "m.hf")} == {*BESIDE, "config.json", "generation_config.json"}
+    (source / "chat_template.jinja").unlink()
+    import_folder(source, tmp_path / "m.arch")
+    assert not (tmp_path / "m.hf" / "chat_template.jinja").exists()
 
 
 # --- what is wrong ----------------------------------------------------------------------------------------------------

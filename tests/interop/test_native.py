@@ -14,7 +14,8 @@ import archdsl
 from archdsl.backends.torch import emit
 from archdsl.diagnostics import ArchError
 from archdsl.interop.checkpoint_file import shipped
-from archdsl.interop.native import architecture, native_type
+from archdsl.interop.config_json import architecture
+from archdsl.interop.native import native_type
 from archdsl.run.load import load_source
 from archdsl.weights.safetensors import saved
 

@@ -42,7 +42,7 @@ def test_smollm2_answers(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPat
     assert difference(done.out) < 5e-5
     weights = ("--weights", "smollm2.safetensors")
     said = run(
-        *("generate", "smollm2.arch", *weights, "--tokenizer", "smollm2.tokenizer.json"),
+        *("generate", "smollm2.arch", *weights, "--tokenizer", "smollm2.hf/tokenizer.json"),
         *("--prompt", PROMPT, "--max-new-tokens", "12", "--stop", "2"),
     )
     assert "The capital of France is Paris." in said.out
@@ -61,5 +61,5 @@ def test_minilm_embeds(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
     assert done.status == 0, done.err
     assert "22,713,216 parameters" in done.out
     assert difference(done.out) < 1e-5
-    assert (tmp_path / "minilm.tokenizer.json").is_file()
+    assert (tmp_path / "minilm.hf" / "tokenizer.json").is_file()
     assert run("verify", "minilm.arch", "--weights", "minilm.safetensors", "--seq", "16").status == 0

@@ -327,14 +327,16 @@ def test_the_tokenizer_comes_along(tmp_path: Path) -> None:
 
     words = Tokenizer(WordLevel({"<unk>": 0, "a": 1, "b": 2}, unk_token="<unk>"))
     words.pre_tokenizer = Whitespace()
-    words.save(str(tmp_path / "own.tokenizer.json"))
-    (tmp_path / "own.generation_config.json").write_text('{"eos_token_id": 2}')
+    (tmp_path / "own.hf").mkdir()
+    words.save(str(tmp_path / "own.hf" / "tokenizer.json"))
+    (tmp_path / "own.hf" / "generation_config.json").write_text('{"eos_token_id": 2, "top_k": 7}')
     model = archdsl.load(f"{SPECS}/{LLAMA}", set=FAMILIES[LLAMA])
     archdsl.init_weights(model, tmp_path / "own.safetensors")
-    archdsl.to_huggingface(model, tmp_path / "hf", weights=tmp_path / "own.safetensors")
+    archdsl.to_huggingface(model, tmp_path / "hf", weights=tmp_path / "own.safetensors", pad_token_id=0)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "hf", trust_remote_code=True)
     assert tokenizer("a b b")["input_ids"] == [1, 2, 2]
-    assert loaded(tmp_path / "hf").generation_config.eos_token_id == 2
+    settings = loaded(tmp_path / "hf").generation_config
+    assert (settings.eos_token_id, settings.pad_token_id, settings.top_k) == (2, 0, 7)
 
 
 REFUSED = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,16 @@ from archdsl.backends.huggingface.module import LibraryWriter
 from archdsl.backends.torch.numbers import value_of
 from archdsl.backends.torch.python import field_name
 from archdsl.files import write_text, written_beside
+from archdsl.ir.dims import Num
 from archdsl.ir.graph import Model
-from archdsl.weights.carried import carried, copy
+from archdsl.ir.walk import ops_below
+from archdsl.weights.carried import CONFIG, GENERATION, carried, copy, dtype_of, fields_of, token_ids
 from archdsl.weights.initialization import laws_of
 from archdsl.weights.safetensors import Checkpoint, Progress, numbers, saved, write_raw, write_tensors
 
-DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
+DROPOUT = re.compile(r".*dropout.*|.*_pdrop")
+OF_TEXTS = ("finetuning_task", "id2label", "label2id", "problem_type", "task_specific_params", "tokenizer_class")
+"""Fields of a config that hold whatever the model computes."""
 
 
 def save(
@@ -30,12 +35,15 @@ def save(
     seed: int | None = None,
     tokens: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    remark: Callable[[str], None] = lambda _: None,
 ) -> list[Path]:
     """Write a model as a folder for transformers; the files that there are.
 
     `weights` is a safetensors file in the spec's names, or they are drawn with a `seed`; with neither there are none.
-    `tokens` are ids of special tokens (`eos_token_id`). Raises ArchError E0534 where transformers cannot hold the
-    model, E0503 for weights of another one, both before anything is written; OSError."""
+    `tokens` are ids of special tokens (`eos_token_id`). What is `carried` goes along: tokenizer, templates, settings of
+    generation, ids and labels; `remark` is called with what of the checkpoint's config these classes do not do. Raises
+    ArchError E0534 where transformers cannot hold the model, E0503 for weights of another one, both before anything is
+    written; OSError."""
     stem = model.name
     writer = LibraryWriter(model, stem)
     configuration, modeling = writer.written()
@@ -45,16 +53,17 @@ def save(
     output.mkdir(parents=True, exist_ok=True)
     found: list[Path] = []
     paths = writer.classes.decoder.outlined.paths
-    dtype = "float32"
+    beside = carried(model, weights)
+    said = fields_of(beside, CONFIG)
+    if said and (difference := other_dropout(model, said)):
+        remark(difference)
     if checkpoint is not None:
-        dtype = next((DTYPES[e.dtype] for e in checkpoint.entries.values() if e.dtype in DTYPES), dtype)
         copied(checkpoint, output / "model.safetensors", paths, progress)
     elif seed is not None:
         drawn(model, output / "model.safetensors", paths, seed, progress)
     if checkpoint is not None or seed is not None:
         found.append(output / "model.safetensors")
-    found += copy(carried(weights), output)
-    found += [path for path in tokens_beside(tokens, output) if path not in found]
+    found += copy(beside, output, tokens)
     classes = writer.classes
     config = {
         "architectures": [classes.root_class],
@@ -66,13 +75,15 @@ def save(
         "model_type": writer.config.kind,
         **{field_name(name): value_of(n.value) for name, n in classes.config.items()},
         **classes.library_fields,
+        **{name: said[name] for name in OF_TEXTS if said.get(name) is not None},
+        **token_ids(beside, (CONFIG, GENERATION)),
         **(tokens or {}),
-        "dtype": dtype,
+        "dtype": dtype_of(said, [e.dtype for e in checkpoint.entries.values()] if checkpoint is not None else ()),
     }
     files = {
         f"configuration_{stem}.py": configuration,
         f"modeling_{stem}.py": modeling,
-        "config.json": _json(config),
+        CONFIG: json.dumps(config, indent=2) + "\n",
     }
     for name, text in files.items():
         write_text(output / name, text)
@@ -80,13 +91,17 @@ def save(
     return found
 
 
-def tokens_beside(tokens: Mapping[str, Any] | None, output: Path) -> list[Path]:
-    """Write ids of special tokens where `generate` reads them, unless there is such a file already."""
-    path = output / "generation_config.json"
-    if not tokens or path.is_file():
-        return []
-    write_text(path, _json(tokens))
-    return [path]
+def other_dropout(model: Model, said: Mapping[str, Any]) -> str:
+    """Return what a checkpoint's config says of dropout where the spec has other rates; '' where they agree."""
+    ops = [*ops_below(model.block.graph)]
+    values = [op.options.get(name) for op in ops for name in ("dropout", "rate")]
+    ours = sorted({float(rate) for rate in values if isinstance(rate, Num) and rate.value})
+    theirs = {n: v for n, v in said.items() if DROPOUT.fullmatch(n) and isinstance(v, int | float) and v}
+    if sorted({*theirs.values()}) == ours:
+        return ""
+    listed = ", ".join(f"{name} {rate}" for name, rate in theirs.items())
+    own = ", ".join(map(str, ours))
+    return f"dropout in training is the spec's, {own or 'none'}; the checkpoint's config has {listed or 'none'}"
 
 
 def copied(checkpoint: Checkpoint, output: Path, paths: Mapping[str, str], progress: Progress | None = None) -> None:
@@ -108,7 +123,3 @@ def drawn(model: Model, output: Path, paths: Mapping[str, str], seed: int, progr
     renamed = [replace(info, path=path) for path, info in infos.items()]
     with written_beside(output) as file, file.open("wb") as opened, ThreadPoolExecutor(os.cpu_count()) as pool:
         write_tensors(opened, renamed, "float32", lambda i: numbers(infos[i.path], laws, seed, pool), progress)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2) + "\n"

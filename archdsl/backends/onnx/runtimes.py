@@ -214,7 +214,7 @@ def save_graph(model: Model, output: str | Path, options: GraphOptions, storage:
     files = save({path: written}, model, storage)
     if not whole:
         return files
-    found = copy(carried(storage.weights), path.parent)
+    found = copy(carried(model, storage.weights), path.parent)
     if config is not None:
         found.insert(0, path.with_name("config.json"))
         write_text(found[0], text(config))
@@ -235,7 +235,7 @@ def save_steps(model: Model, output: str | Path, tokens: Tokens, options: GraphO
             help=f"`-o {path.with_suffix('')}/`",
         )
     steps = plan(model)
-    along = carried(storage.weights) if whole else {}
+    along = carried(model, storage.weights) if whole else {}
     paired = bool(target.pair_stores and steps.before.outputs and whole and not unlike(steps))
     if paired:
         if store not in target.pair_stores:

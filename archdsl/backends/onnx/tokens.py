@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from archdsl.files import MAX_CONFIG, read_json
 from archdsl.frozen import Frozen
+from archdsl.weights.carried import token_ids
 
 
 class Tokens(Frozen):
@@ -22,13 +21,9 @@ class Tokens(Frozen):
 
 
 def with_those_of(tokens: Tokens, files: Mapping[str, Path], vocab: int) -> Tokens:
-    """The tokens, those that were not given by the `generation_config.json` among the files, where it names some of the
-    vocabulary."""
-    try:
-        config = read_json(files["generation_config.json"], MAX_CONFIG)
-        fields: Mapping[str, Any] = config if isinstance(config, dict) else {}
-    except (KeyError, OSError, ValueError):
-        return tokens
+    """The tokens, those that were not given by the `generation_config.json` or `config.json` among the files, where
+    they name some of the vocabulary."""
+    fields = token_ids(files)
 
     def ids(name: str) -> tuple[int, ...]:
         value = fields.get(f"{name}_token_id")
