@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from archdsl.diagnostics import error, shortened
 from archdsl.diagnostics.source import Source, Span
 from archdsl.interop.values import FUNCTIONS, ValueMap
 from archdsl.ir.paths import starred
-from archdsl.resources import grammar_text, mapping_files
+from archdsl.resources import grammar_text, imported_files, mapping_files
 
 if TYPE_CHECKING:
     from lark import Lark, Token, Tree
@@ -23,6 +25,16 @@ Axes = tuple[Any, ...]
 """Axes of an equation, outermost first: names, numbers, `*`, `{}`, and tuples of these for products."""
 
 PIECES, INDEX = "{}", "*"
+
+# A mapping may be a stranger's, as a spec may. The largest that ships has 3 included files, 60 rules and 2 blocks in
+# each other.
+MAX_INCLUDES = 100
+"""How many files a mapping may include, directly or not."""
+MAX_RULES = 10_000
+MAX_DEPTH = 50
+"""How deep blocks of rules, and products of axes, may stand in each other."""
+MAX_SIZE = 10**12
+"""The largest number that an axis may be."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +112,7 @@ class CheckpointFile:
 def read(path: Path) -> CheckpointFile:
     """Read a mapping. Raises ArchError E0531 where it is none."""
     found = CheckpointFile(path, path.with_suffix(".arch"))
-    _read(path, found, ())
+    _Reader(path, found).read(path, ())
     return found
 
 
@@ -119,29 +131,6 @@ def shipped() -> dict[str, CheckpointFile]:
     return {kind: found.of(kind) for path in mapping_files() for found in [read(path)] for kind in found.types}
 
 
-def _read(path: Path, into: CheckpointFile, chain: tuple[Path, ...]) -> None:
-    from lark.exceptions import UnexpectedInput
-
-    from archdsl.syntax.parse import read_source
-
-    source = read_source(path, path.name)
-    try:
-        tree = _parser().parse(source.text)
-    except UnexpectedInput as problem:
-        at: int | None = problem.pos_in_stream
-        start = at if at is not None and at >= 0 else len(source.text.rstrip())
-        line = source.text[start:].splitlines()
-        word = line[0].split()[0] if line and line[0].split() else "the end of the file"
-        raise error(
-            "E0531",
-            f"`{shortened(word, 40)}` is not expected here",
-            Span(source, start, start + 1),
-            help="a mapping is lines `theirs = ours`, blocks of these, and `type`, `config`, `base`, `tie`, `drop`",
-        ) from None
-    for statement in _trees(tree):
-        _statement(statement, source, into, (*chain, path))
-
-
 @functools.cache
 def _parser() -> Lark:
     from lark import Lark
@@ -157,42 +146,91 @@ def _span(tree: Tree[Token], source: Source) -> Span:
     return Span(source, tree.meta.start_pos, tree.meta.end_pos)
 
 
-def _statement(tree: Tree[Token], source: Source, into: CheckpointFile, chain: tuple[Path, ...]) -> None:
-    words = [str(c) for c in tree.children if isinstance(c, str)]
-    span = _span(tree, source)
-    match tree.data:
-        case "type":
-            into.types[words[0]] = words[1]
-            into.prefixes[words[0]] = words[2][1:-1] if len(words) > 2 else ""
-            into.bases |= {words[0]: f"{words[3][1:-1]}."} if len(words) > 3 else {}
-        case "spec":
-            into.spec = chain[-1].parent / words[0][1:-1]
-        case "include":
-            path = chain[-1].parent / words[0][1:-1]
-            if path.resolve() in [p.resolve() for p in chain]:
-                raise error("E0531", f"`{words[0][1:-1]}` includes itself", span)
-            _read(path, into, chain)
-        case "base":
-            into.base = f"{words[0]}."
-        case "rope":
-            if words[0] not in ("halves", "pairs"):
-                raise error("E0531", f"`rope` is `halves` or `pairs`, not `{words[0]}`", span)
-            into.rope = words[0]
-        case "ignore":
-            into.ignored += words
-        case "drop":
-            into.drops += words
-        case "tie":
-            into.ties.append((words[0], words[1]))
-        case "config":  # of a file that is included, what that which includes it has said counts
-            before = {f.names[0] for f in into.fields if f.span.source.name != source.name}
-            for f in _trees(tree):
-                if f.data == "quotient":
-                    into.quotients.append((str(f.children[0]), str(f.children[1]), str(f.children[2]).strip()))
-                elif len(chain) == 1 or str(f.children[0]) not in before:
-                    into.fields.append(_field(f, _span(f, source)))
-        case "rule" | "otherwise":
-            into.rules += _rules(tree, source, "", "")
+class _Reader:
+    """Reads a file and those that it includes, all below one folder: that of the first, or the working directory where
+    the first lies below that; or files that ship with the compiler."""
+
+    def __init__(self, path: Path, into: CheckpointFile) -> None:
+        full, here = path.resolve(), Path.cwd()
+        self.root = here if full.is_relative_to(here) else full.parent
+        self.into = into
+        self.includes = 0
+
+    def read(self, path: Path, chain: tuple[Path, ...]) -> None:
+        from lark.exceptions import UnexpectedInput
+
+        from archdsl.syntax.parse import read_source
+
+        source = read_source(path, path.name)
+        try:
+            tree = _parser().parse(source.text)
+        except UnexpectedInput as problem:
+            at: int | None = problem.pos_in_stream
+            start = at if at is not None and at >= 0 else len(source.text.rstrip())
+            line = source.text[start:].splitlines()
+            word = line[0].split()[0] if line and line[0].split() else "the end of the file"
+            raise error(
+                "E0531",
+                f"`{shortened(word, 40)}` is not expected here",
+                Span(source, start, start + 1),
+                help="a mapping is lines `theirs = ours`, blocks of these, and `type`, `config`, `base`, `tie`, `drop`",
+            ) from None
+        for statement in _trees(tree):
+            self.statement(statement, source, (*chain, path))
+
+    def beside(self, written: str, path: Path, span: Span) -> Path:
+        """A file that a mapping names. Raises ArchError E0531 for one that does not lie below the folder."""
+        try:
+            target = (path.parent / written).resolve()
+        except (OSError, ValueError, RuntimeError) as problem:  # a zero byte, or links that lead to each other
+            raise error("E0531", f"`{shortened(written)}` cannot be read: {problem}", span) from None
+        if not target.is_relative_to(self.root) and target not in (*mapping_files(), *imported_files().values()):
+            help_ = "name files that lie in the folder of the mapping or below it, by a relative path"
+            raise error("E0531", f"`{shortened(written)}` leads out of the folder", span, help=help_)
+        return path.parent / written
+
+    def statement(self, tree: Tree[Token], source: Source, chain: tuple[Path, ...]) -> None:
+        words = [str(c) for c in tree.children if isinstance(c, str)]
+        span = _span(tree, source)
+        into = self.into
+        match tree.data:
+            case "type":
+                into.types[words[0]] = words[1]
+                into.prefixes[words[0]] = words[2][1:-1] if len(words) > 2 else ""
+                into.bases |= {words[0]: f"{words[3][1:-1]}."} if len(words) > 3 else {}
+            case "spec":
+                into.spec = self.beside(words[0][1:-1], chain[-1], span)
+            case "include":
+                path = self.beside(words[0][1:-1], chain[-1], span)
+                if path.resolve() in [p.resolve() for p in chain]:
+                    raise error("E0531", f"`{words[0][1:-1]}` includes itself", span)
+                self.includes += 1
+                if self.includes > MAX_INCLUDES:
+                    raise error("E0531", f"more than {MAX_INCLUDES} files are included", span)
+                self.read(path, chain)
+            case "base":
+                into.base = f"{words[0]}."
+            case "rope":
+                if words[0] not in ("halves", "pairs"):
+                    raise error("E0531", f"`rope` is `halves` or `pairs`, not `{words[0]}`", span)
+                into.rope = words[0]
+            case "ignore":
+                into.ignored += words
+            case "drop":
+                into.drops += words
+            case "tie":
+                into.ties.append((words[0], words[1]))
+            case "config":  # of a file that is included, what that which includes it has said counts
+                before = {f.names[0] for f in into.fields if f.span.source.name != source.name}
+                for f in _trees(tree):
+                    if f.data == "quotient":
+                        into.quotients.append((str(f.children[0]), str(f.children[1]), str(f.children[2]).strip()))
+                    elif len(chain) == 1 or str(f.children[0]) not in before:
+                        into.fields.append(_field(f, _span(f, source)))
+            case "rule" | "otherwise":
+                into.rules += islice(_rules(tree, source, "", ""), MAX_RULES + 1 - len(into.rules))
+                if len(into.rules) > MAX_RULES:
+                    raise error("E0531", f"these are more than {MAX_RULES:,} rules", span)
 
 
 def _field(tree: Tree[Token], span: Span) -> MappedField:
@@ -200,6 +238,8 @@ def _field(tree: Tree[Token], span: Span) -> MappedField:
     default = names.pop() if len(names) > 1 and re.fullmatch(r'".*"|null|true|false|[-+\d].*', names[-1]) else None
     if default is not None and default[0] != '"':
         default = default.replace("_", "")
+    if not _is_json(default or "null") or (ours.strip().startswith("[") and not _is_json(ours)):
+        raise error("E0531", "a default is a word of JSON: a number, a text, `true`, `false` or `null`", span)
     ours, *also = re.findall(r'"[^"]*"', ours) if re.fullmatch(r'\s*"[^"]*"(\s*\|\s*"[^"]*")+\s*', ours) else [ours]
     kinds = re.fullmatch(r"(\w+)\s*\{(.*)\}", ours.strip())
     if kinds is None:
@@ -210,15 +250,26 @@ def _field(tree: Tree[Token], span: Span) -> MappedField:
     return MappedField(tuple(names), default, kinds[1], span, tuple((a, b) for a, b in pairs))
 
 
-def _rules(tree: Tree[Token], source: Source, theirs: str, ours: str) -> Iterator[TensorRule]:
+def _is_json(text: str) -> bool:
+    """Whether a text is a value of JSON; a number is finite, but for those of a list (`[0.0, Infinity]`)."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return not (isinstance(value, float) and not math.isfinite(value))
+
+
+def _rules(tree: Tree[Token], source: Source, theirs: str, ours: str, depth: int = 0) -> Iterator[TensorRule]:
     """The rules of a statement, those of its block with the prefixes around them."""
-    if tree.data == "otherwise":
-        yield from (replace(r, otherwise=True) for r in _rules(_trees(tree)[0], source, theirs, ours))
-        return
     span = _span(tree, source)
+    if depth > MAX_DEPTH:
+        raise error("E0531", f"this is nested more than {MAX_DEPTH} deep", Span(source, span.start, span.start + 1))
+    if tree.data == "otherwise":
+        yield from (replace(r, otherwise=True) for r in _rules(_trees(tree)[0], source, theirs, ours, depth + 1))
+        return
     paths = [str(c) for c in tree.children if isinstance(c, str)]
     inner = _trees(tree)
-    axes = [_axes(c) for c in inner if c.data == "equation"]
+    axes = [_axes(c, span) for c in inner if c.data == "equation"]
     value = next((_value(c, span) for c in inner if c.data == "value"), None)
     block = next((c for c in inner if c.data == "block"), None)
     theirs += paths[0]
@@ -228,12 +279,12 @@ def _rules(tree: Tree[Token], source: Source, theirs: str, ours: str) -> Iterato
         if axes or value or "{" in theirs + ours:
             raise error("E0531", "a prefix of rules has neither axes, nor alternatives, nor a function", span)
         for inside in _trees(block):
-            yield from _rules(inside, source, f"{theirs}.", f"{ours}." if len(paths) > 1 else before)
+            yield from _rules(inside, source, f"{theirs}.", f"{ours}." if len(paths) > 1 else before, depth + 1)
         return
     if len(axes) == 1:
         raise error("E0531", "an equation names the axes of both sides", span, help="as `a [i o] = b [o i]`")
     if not axes or PIECES not in atoms(axes[0]):
-        left, right = _alternatives(theirs), _alternatives(ours)
+        left, right = _alternatives(theirs, span), _alternatives(ours, span)
         if len(left) != len(right):
             raise error("E0531", f"{len(left)} tensors of theirs and {len(right)} of ours", span)
         both = (axes[0], axes[1]) if axes else None
@@ -241,7 +292,7 @@ def _rules(tree: Tree[Token], source: Source, theirs: str, ours: str) -> Iterato
         return
     if "{" in theirs:
         raise error("E0531", "pieces lie in one tensor of theirs", span, help="write a rule for each of them")
-    rule = TensorRule(theirs, tuple(_alternatives(ours)), (axes[0], axes[1]), span, value)
+    rule = TensorRule(theirs, tuple(_alternatives(ours, span)), (axes[0], axes[1]), span, value)
     if sorted(atoms(axes[0])) != sorted(a for a in atoms(axes[1]) if a != INDEX):
         names = set(atoms(axes[0])) ^ set(atoms(axes[1])) - {INDEX}
         if not all(n == "1" for n in names):
@@ -254,20 +305,30 @@ def _value(tree: Tree[Token], span: Span) -> ValueMap:
     if name not in FUNCTIONS:
         raise error("E0531", f"there is no function `{name}`", span, help=f"there are {', '.join(FUNCTIONS)}")
     number = float(given[0].replace("_", "")) if given else 0.0
-    if bool(given) is (name == "neg_exp") or (name == "times" and number == 0):
+    if bool(given) is (name == "neg_exp") or (name == "times" and number == 0) or not math.isfinite(number):
         raise error("E0531", f"`{name}` is not written so", span, help="`add(1)`, `times(0.5)` or `neg_exp`")
     return ValueMap(name, number)
 
 
-def _alternatives(template: str) -> list[str]:
+def _alternatives(template: str, span: Span) -> list[str]:
     """`ffn.{gate,up}` as `ffn.gate` and `ffn.up`."""
     parts = re.split(r"\{([^}]*)\}", template)
     choices = [p.split(",") if i % 2 else [p] for i, p in enumerate(parts)]
+    if (count := math.prod(map(len, choices))) > MAX_RULES:
+        raise error(
+            "E0531", f"these are {count:,} alternatives", span, help="write the rules that there are one by one"
+        )
     return ["".join(words) for words in product(*choices)]
 
 
-def _axes(tree: Tree[Token]) -> Axes:
-    return tuple(str(c) if isinstance(c, str) else _axes(c) for c in tree.children)
+def _axes(tree: Tree[Token], span: Span, depth: int = 0) -> Axes:
+    if depth > MAX_DEPTH:
+        raise error("E0531", f"this product is nested more than {MAX_DEPTH} deep", span)
+    axes = tuple(str(c) if isinstance(c, str) else _axes(c, span, depth + 1) for c in tree.children)
+    for axis in axes:
+        if isinstance(axis, str) and axis.isdecimal() and not (len(axis) < 20 and 0 < int(axis) <= MAX_SIZE):
+            raise error("E0531", f"an axis has no size `{shortened(axis, 40)}`", span)
+    return axes
 
 
 def atoms(axes: Axes) -> list[str]:

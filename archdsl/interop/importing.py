@@ -162,7 +162,7 @@ def layers_of(expr: ast.Expr, sizes: Mapping[str, Any]) -> list[str] | None:
             return [name]
         case ast.Binary("+", a, b):
             left, right = layers_of(a, sizes), layers_of(b, sizes)
-            return None if left is None or right is None else left + right
+            return None if left is None or right is None or len(left + right) > MOST_LAYERS else left + right
         case ast.Binary("*", a, b):
             count, inner = worth(a, sizes), layers_of(b, sizes)
             if isinstance(count, int | float) and inner is not None and len(inner) * count <= MOST_LAYERS:
@@ -178,7 +178,7 @@ def _demand_kind(name: str, value: Any, default: ast.Expr, tree: ast.File) -> No
         fits = type(value) is type(own)
     else:
         items = value if isinstance(value, list) and own is None else [value]
-        fits = value is None or all(isinstance(n, int | float) and not isinstance(n, bool) for n in items)
+        fits = value is None or all(_is_number(n) for n in items)
     if not fits:
         raise error("E0533", f"`{name}` of the family is {literal(own)}, and the config says {literal(value)[:60]}")
     if isinstance(own, str):
@@ -187,6 +187,10 @@ def _demand_kind(name: str, value: Any, default: ast.Expr, tree: ast.File) -> No
         if value not in known:
             listed = ", ".join(sorted(known))
             raise error("E0533", f"`{name}` is one of {listed} in the family, not {shortened(str(value), 60)}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def literal(value: Any) -> str:
@@ -309,15 +313,26 @@ def worth(expr: ast.Expr | None, known: Mapping[str, Any]) -> Any:
     if isinstance(expr, ast.Name):
         return known.get(expr.id)
     if isinstance(expr, ast.Unary) and expr.op == "-":
-        operand = worth(expr.operand, known)
+        operand = _number(expr.operand, known)
         return None if operand is None else -operand
-    if isinstance(expr, ast.Call) and expr.span.text.startswith("log("):
-        inner = worth(expr.args[0].value, known)
-        return None if not inner else math.log(inner)
+    if isinstance(expr, ast.Call) and expr.span.text.startswith("log(") and len(expr.args) == 1:
+        inner = _number(expr.args[0].value, known)
+        return math.log(inner) if inner is not None and inner > 0 else None
     if isinstance(expr, ast.Binary) and expr.op in OPERATORS:
-        left, right = worth(expr.left, known), worth(expr.right, known)
-        return None if left is None or right is None or not right else OPERATORS[expr.op](left, right)
+        left, right = _number(expr.left, known), _number(expr.right, known)
+        if left is None or right is None or (not right and expr.op in ("/", "//", "%")):
+            return None
+        try:
+            return OPERATORS[expr.op](left, right)
+        except OverflowError:
+            return None
     return None
+
+
+def _number(expr: ast.Expr, known: Mapping[str, Any]) -> Any:
+    """What an operand comes to; None for what is no number."""
+    value = worth(expr, known)
+    return value if isinstance(value, int | float) else None
 
 
 def _folded(expr: ast.Expr, known: Mapping[str, Any]) -> ast.Expr:

@@ -292,7 +292,7 @@ def _text(axes: Axes) -> str:
 def pattern(template: str) -> re.Pattern[str]:
     """Matches a name and everything below it; its groups are the indices, and the ending. An index may be the star that
     transformers writes where it names a table of all layers."""
-    return re.compile(re.escape(template).replace(r"\*", r"(\d+|\*)") + r"(\..+)?")
+    return re.compile(re.escape(template).replace(r"\*", r"(\d++|\*)") + r"(\..+)?")
 
 
 def _filled(template: str, indices: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import time
 import tracemalloc
 import unicodedata
 from pathlib import Path
@@ -16,9 +17,13 @@ from interop.cases import CASES
 
 import archdsl
 from archdsl.diagnostics import ArchError
+from archdsl.diagnostics.source import Source
+from archdsl.interop.checkpoint_file import read
 from archdsl.interop.gguf import GgufFile
+from archdsl.interop.importing import worth
+from archdsl.interop.mapping import pattern
 from archdsl.syntax import ast
-from archdsl.syntax.parse import parse, read_source
+from archdsl.syntax.parse import parse, parse_expression, read_source
 
 CODE = """
 from pathlib import Path
@@ -168,3 +173,67 @@ def test_tensors_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(gguf(9, 0, *entries, bytes(100)))
     with pytest.raises(ArchError, match="its tensors overlap"):
         GgufFile(tmp_path / "m.gguf")
+
+
+# --- mappings ---------------------------------------------------------------------------------------------------------
+
+RULES = {
+    "a file elsewhere": 'include "../secret"',
+    "a file of the system": 'include "/etc/passwd"',
+    "a link to elsewhere": 'include "link"',
+    "a spec elsewhere": 'spec "../../secret"',
+    "a zero byte": 'include "a\0b"',
+    "itself": 'include "m.checkpoint"',
+    "twice as many each time": 'include "0.checkpoint"',
+    "alternatives": f"a{'.{x,y}' * 26} = b{'.{x,y}' * 26}",
+    "pieces": f"a [i {{}}] = b{'.{x,y}' * 26} [{{}} i]",
+    "blocks": "a { " * 3_000 + "b = c" + " }" * 3_000,
+    "alternatives of alternatives": "a {" + "else b = c\n" * 3 + "}" + "d { else " * 60 + "b = c" + "}" * 60,
+    "products": f"a [{'(' * 3_000}i{')' * 3_000} o] = b [o i]",
+    "an axis of 0": "a [0 i] = b [i 0]",
+    "an axis of many digits": f"a [{'9' * 5_000} i] = b [i {'9' * 5_000}]",
+    "a default with a sign": "config { a | +5 = b }",
+    "a default with two points": "config { a | 1.2.3 = b }",
+    "a default of many digits": f"config {{ a | {'9' * 5_000} = b }}",
+    "a default without end": "config { a | 1e999 = b }",
+    "a list that is none": "config { a = [1, }",
+    "an escape that is none": 'config { a | "\\q" = b }',
+    "an infinite number": "a -> add(1e999) = b",
+}
+"""Mappings that cost much, read what lies elsewhere, or hold numbers that are none."""
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_mappings_are_confined_and_limited(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "secret").write_text("secret = spy\n")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    for i in range(40):
+        (folder / f"{i}.checkpoint").write_text(f'include "{i + 1}.checkpoint"\n' * 2)
+    (folder / "40.checkpoint").write_text("a = b\n")
+    (folder / "m.checkpoint").write_text(f"type llama = llama\n{RULES[name]}\n")
+    started = time.process_time()
+    with pytest.raises(ArchError) as raised:
+        read(folder / "m.checkpoint")
+    assert time.process_time() - started < 2
+    (found,) = raised.value.diagnostics
+    assert found.code == "E0531"
+    assert found.span is not None
+    assert "secret = " not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "ours", ['"a" * 1_000_000_000', "1 / 0", "log(0 - 1)", "log()", '"a" - 1', "true * none", "1e300 * 1e300 * 0"]
+)
+def test_an_expression_of_a_mapping_is_a_number_or_none(ours: str) -> None:
+    """None, where there is no such number; never an error, or a text of a gigabyte."""
+    value = worth(parse_expression(Source("m.checkpoint", ours)), {})
+    assert value is None or value != value
+
+
+def test_templates_of_many_stars_are_matched_in_time() -> None:
+    started = time.process_time()
+    assert pattern("*1" * 30).fullmatch("1" * 500 + "x") is None
+    assert pattern("a." + "*" * 30).fullmatch("a." + "1" * 500 + "x") is None
+    assert time.process_time() - started < 1
