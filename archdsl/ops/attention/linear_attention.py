@@ -151,7 +151,7 @@ class LinearAttention(Primitive):
             # A column of ones gives the sum of what each value is multiplied with.
             v = g.cast(padded(g, v, 0, 1, 3, 1.0), g.dtype(v))
         if node.options["causal"]:
-            y = self.causal(g, q, k, v, g.arg(3, "float32") if decays else None)
+            y, _ = self.causal(g, q, k, v, g.arg(3, "float32") if decays else None)
         else:
             y = g.MatMul(q, g.MatMul(g.Transpose(k, perm=[0, 1, 3, 2]), v))
         return self.normalized(node, g, y)
@@ -164,21 +164,14 @@ class LinearAttention(Primitive):
         return (State("kv", (*v.shape[:2], k.shape[3], columns), "float32", 2),)
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """What the new positions give one another, and what they read off the state."""
         q, v = self.of_heads(node, g, 0, "float32"), g.arg(2, "float32")
         k = g.gated(self.of_heads(node, g, 1, "float32"), 0.0, 4, 2)
         if node.options["normalize"]:
             v = padded(g, v, 0, 1, 3, 1.0)
         decay = None
-        carried, reading, kept = past[0], q, k
         if g.has(3):
             decay = g.gated(g.Expand(g.arg(3, "float32"), g.Shape(q, start=0, end=3)), 0.0, 3, 2)
-            passed = g.Unsqueeze(g.CumSum(decay, g.constant(2, "int")), [-1])  # since the step began
-            last = g.Slice(passed, [-1], [END], [2])
-            reading, kept = g.Mul(q, g.Exp(passed)), g.Mul(k, g.Exp(g.Sub(last, passed)))
-            carried = g.Mul(carried, g.Exp(last))
-        y = g.Add(self.causal(g, q, k, v, decay), g.MatMul(reading, past[0]))
-        after = g.Add(carried, g.MatMul(g.Transpose(kept, perm=[0, 1, 3, 2]), v))
+        y, after = self.causal(g, q, k, v, decay, past[0])
         return self.normalized(node, g, y), [after]
 
     def of_heads(self, node: OpNode, g: OnnxScope, i: int, kind: str | None) -> Any:
@@ -196,10 +189,12 @@ class LinearAttention(Primitive):
         sums = g.Slice(y, [-1], [END], [3])
         return g.Div(g.Slice(y, [0], [-1], [3]), g.Add(sums, number(node, "eps")))
 
-    def causal(self, g: OnnxScope, q: Any, k: Any, v: Any, log_decay: Any) -> Any:
-        """Within chunks of 64 positions by scores, between them by a state."""
+    def causal(self, g: OnnxScope, q: Any, k: Any, v: Any, log_decay: Any, start: Any = None) -> tuple[Any, Any]:
+        """Within chunks of 64 positions by scores, between them by a state, which begins with `start` or zeros; and the
+        state after the last."""
         length = g.size(0, 2)
         each, count, missing = in_chunks(g, length, 64)
+        alone = start is None and isinstance(count, int) and count == 1
         if log_decay is not None:
             log_decay = g.Unsqueeze(g.Expand(log_decay, g.Shape(q, start=0, end=3)), [-1])
 
@@ -211,26 +206,31 @@ class LinearAttention(Primitive):
             return g.Reshape(x, [0, 0, count, each, g.Shape(x, start=3)])
 
         q, k, v = cut(q), cut(k), cut(v)
-        scores = g.MatMul(q, swapped(g, k))
+        scores, after = g.MatMul(q, swapped(g, k)), None
         if log_decay is None:
             sums = g.cast(g.MatMul(swapped(g, k), v), "float32")
-            states = g.cast(g.CumSum(sums, g.constant(2, "int"), exclusive=1), g.dtype(v))
+            states = g.CumSum(sums, g.constant(2, "int"), exclusive=1)
+            if start is not None:
+                states = g.Add(g.Unsqueeze(start, [2]), states)
+                after = g.Add(start, g.ReduceSum(sums, [2], keepdims=0))
+            states = g.cast(states, g.dtype(v))
         else:
             passed = g.CumSum(cut(log_decay), g.constant(3, "int"))  # since the chunk began
             later = g.Trilu(g.Sub(passed, swapped(g, passed)), None, upper=0)
             scores = g.Mul(scores, g.Exp(later))
             last = g.Slice(passed, [-1], [END], [3])
-            sums = g.MatMul(swapped(g, g.Mul(k, g.Exp(g.Sub(last, passed)))), v)
-            shape = [g.Shape(sums, start=0, end=2), g.Shape(sums, start=3)]
-            start = g.Expand(g.constant(0.0, "float32"), shape)
+            sums = g.MatMul(swapped(g, k), g.Mul(v, g.Exp(g.Sub(last, passed))))
+            if start is None:
+                shape = [g.Shape(sums, start=0, end=2), g.Shape(sums, start=3)]
+                start = g.Expand(g.constant(0.0, "float32"), shape)
             chunks = [g.Transpose(x, perm=[2, 0, 1, 3, 4]) for x in (g.Exp(last), sums)]
-            _, states = g.scan(lambda s, f, u: (g.Add(g.Mul(f, s), u), s), [start], chunks)
+            after, states = g.scan(lambda s, f, u: (g.Add(g.Mul(f, s), u), s), [start], chunks)
             states = g.Transpose(states, perm=[1, 2, 0, 3, 4])
             q = g.Mul(q, g.Exp(passed))
         inside = g.MatMul(lower(g, scores), v)
-        y = inside if isinstance(count, int) and count == 1 else g.Add(g.MatMul(q, states), inside)
+        y = inside if alone else g.Add(g.MatMul(q, states), inside)
         y = g.Reshape(y, [0, 0, -1, g.Shape(v, start=4)])
-        return y if isinstance(missing, int) and not missing else g.Slice(y, [0], [length], [2])
+        return (y if isinstance(missing, int) and not missing else g.Slice(y, [0], [length], [2])), after
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         if not node.options["normalize"]:
