@@ -649,13 +649,14 @@ def hardware_view(report: HardwareReport) -> Iterator[RenderableType]:
     from archdsl.estimates.hardware import Type
 
     types = [t for t in get_args(Type) if any(t in d.peak for d in report.devices.values())]
-    heads = _numbers("year", "GiB", "TB/s", *types, "link GB/s", "net GB/s", "W", no_wrap=True)
+    heads = _numbers("year", "GiB", "usable", "TB/s", *types, "link GB/s", "net GB/s", "W", no_wrap=True)
     table = _table(("device", {"no_wrap": True, "style": "bold"}), ("", {"no_wrap": True}), *heads)
     for name, d in report.devices.items():
         peaks = [_tera(d.peak[t]) if t in d.peak else "" for t in types]
         link = f"{d.interconnect.bandwidth / 1e9:,.0f}" if d.interconnect is not None else ""
         network = f"{d.network.bandwidth / 1e9:g}" if d.network is not None else ""
-        row = [_escape(name), _escape(d.name), str(d.year or ""), f"{d.memory_gib:g}", f"{d.bandwidth / 1e12:.3g}"]
+        row = [_escape(name), _escape(d.name), str(d.year or ""), f"{d.memory_gib:g}"]
+        row += [f"{d.usable / (1 << 30):.2f}", f"{d.bandwidth / 1e12:.3g}"]
         table.add_row(*row, *peaks, link, network, str(d.tdp_watts or ""))
     yield table
     yield "[dim]peaks in TFLOP/s, dense, as the vendors give them; --json has the sources[/]"

@@ -13,16 +13,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 
 from archdsl.diagnostics import did_you_mean, error
 from archdsl.files import MAX_CONFIG, read_bytes
 
 Type = Literal["float64", "float32", "tfloat32", "bfloat16", "float16", "float8", "float4", "int8"]
-
-
-RESERVE_GIB = 1
-"""Memory that is left to the runtime: its context, buffers of collectives, fragments."""
 
 
 class Interconnect(BaseModel):
@@ -58,7 +54,11 @@ class Device(BaseModel):
     year: int | None = None
     """When it came out."""
     memory_gib: PositiveFloat
-    """What vendors call GB, 2^30 bytes; a driver keeps some of it."""
+    """What vendors call GB, 2^30 bytes."""
+    visible_gib: PositiveFloat | None = None
+    """What the driver leaves of it (`nvidia-smi`); None: all, but for the bits of ECC."""
+    reserve_gib: NonNegativeFloat = 1.0
+    """What a runtime keeps of that: its context, buffers of collectives, fragments."""
     ecc_in_memory: bool = False
     """Whether a sixteenth of the memory holds the bits that correct errors, as GDDR6 has it."""
     bandwidth: PositiveFloat
@@ -74,8 +74,8 @@ class Device(BaseModel):
     @property
     def usable(self) -> int:
         """Bytes that a model can use."""
-        gib = self.memory_gib * (15 / 16 if self.ecc_in_memory else 1) - RESERVE_GIB
-        return max(0, int(gib * (1 << 30)))
+        visible = self.visible_gib or self.memory_gib * (15 / 16 if self.ecc_in_memory else 1)
+        return max(0, int((visible - self.reserve_gib) * (1 << 30)))
 
     def ridge(self, dtype: Type) -> float | None:
         """FLOPs a byte from which on work is bound by arithmetic and not by memory (Williams et al., 2009); None for a
