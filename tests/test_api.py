@@ -1,9 +1,11 @@
 """What a program calls: functions take a spec, a text or a loaded model; modules are pickled; errors are short."""
 
+import ast
 import copy
 import inspect
 import io
 import pickle
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -250,3 +252,22 @@ def test_an_error_reads_as_the_command_line_prints_it() -> None:
     assert "^^^^^^^^^" in said
     assert "help: did you mean `heads`?" in said
     assert str(pickle.loads(pickle.dumps(wrong.value))) == said
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"layers": 2}, {"layers": "1 + 1", "width": 64, "heads": 4, "kv_heads": 2, "context": 64}],
+)
+def test_the_head_of_a_file_says_the_command_that_makes_it(settings: dict[str, Any], tmp_path: Path) -> None:
+    model = archdsl.load("llama3_8b", set=settings)
+    files = {"torch": archdsl.torch_source(model, features=["loss", "generate"], checkpoint="full")}
+    archdsl.to_huggingface(model, tmp_path / "hf")
+    files["hf"] = (tmp_path / "hf" / "modeling_llama3_8b.py").read_text()
+    for to, text in files.items():
+        head = ast.get_docstring(ast.parse(text)) or ""
+        program, command, spec, *options = shlex.split(head[head.index("archdsl compile") :].replace("\\\n", ""))
+        assert (program, command, spec) == ("archdsl", "compile", "llama3.arch:llama3_8b")
+        assert [o.removeprefix("--set=") for o in options if "=" in o] == [f"{k}={v}" for k, v in settings.items()]
+        more = ["--with", "generate,loss", "--checkpoint", "full"] if to == "torch" else []
+        assert [o for o in options if "=" not in o] == ["--to", to, *more]
+        assert max(map(len, text.splitlines())) <= 120

@@ -220,11 +220,11 @@ def test_a_refused_config_says_what_holds() -> None:
     text = spec("n = 0, k = 4", "return x -> dropout(n) -> split_heads(k) -> merge_heads")
     made = config(text)
     assert made() == made(n=0, k=4) != made(k=8)
-    with pytest.raises((AssertionError, ValueError), match="`dropout` was compiled for this number"):
+    with pytest.raises(AssertionError, match="`dropout` was compiled for this number"):
         made(n=0.1)
-    with pytest.raises((AssertionError, ValueError), match="the width must be a multiple of heads"):
+    with pytest.raises(AssertionError, match="the width must be a multiple of heads"):
         made(k=3)
-    with pytest.raises((AssertionError, ValueError), match="at least 1"):
+    with pytest.raises(AssertionError, match="at least 1"):
         made(k=0)
 
 
@@ -233,7 +233,7 @@ def test_long_conditions_are_raised() -> None:
     names = [f"a_rather_long_name_{i}" for i in range(6)]
     lines = [f"x = x -> linear({name})" for name in names]
     made = config(spec(", ".join(f"{name} = 8" for name in names), "\n ".join([*lines, "return x"])))
-    with pytest.raises((AssertionError, ValueError), match="at least 1"):
+    with pytest.raises(AssertionError, match="at least 1"):
         made(**{names[3]: 0})
 
 
@@ -242,7 +242,7 @@ def test_floats_are_compared_as_python_computes_them() -> None:
     text = spec("n = 0.1", "let rate = 3 * n\n return if rate == 0.3 then x else -x")
     made = config(text)
     made()
-    with pytest.raises((AssertionError, ValueError), match="`rate"):
+    with pytest.raises(AssertionError, match="`rate"):
         made(n=0.2)
 
 

@@ -269,7 +269,7 @@ def load_found(spec: Spec, set: Settings | None = None, allow_noncausal: bool = 
     """`load` for a spec that `find_spec` has found."""
     from archdsl.dependence.causality import prove
 
-    origin = Request(spec, dict(set or {}), allow_noncausal)
+    origin = Request(spec, {name: setting_text(value) for name, value in (set or {}).items()}, allow_noncausal)
     model = replace(_build(module_of(spec), spec.model, set), origin=origin)
     wrong = [d for d in prove(model) if d.is_error and not allow_noncausal]
     if wrong:

@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from archdsl.ir.command import compile_command
 from archdsl.ir.graph import Model
 from archdsl.passes.flatten import FlatOp, Unrolled, unroll
 
@@ -24,14 +25,10 @@ DEFAULTS = {
 
 def described(model: Model, options: Mapping[str, Any]) -> dict[str, str]:
     """The `metadata_props` of a graph that was written with these options of `compile --to onnx`, by their names."""
-    settings = model.origin.set if model.origin is not None else {}
-    parts = ["archdsl", "compile", f"{model.source_name}:{model.name}", "--to", "onnx"]
-    parts += [
-        f"--set={name}={str(value).lower() if value in (True, False) else value}" for name, value in settings.items()
-    ]
     given = {name: value for name, value in options.items() if DEFAULTS.get(name) != value}
-    parts += [part for name, value in given.items() for part in _option(name, value)]
-    found = {"command": shlex.join(parts), "dtype": options["dtype"]}
+    flags = [part for name, value in given.items() for part in _option(name, value)]
+    command = shlex.join(compile_command(model, ["--to", "onnx", *flags]))
+    found = {"command": command, "dtype": options["dtype"]}
     named = {"seed": options["seed"], "quantization": options["quantize"]}
     return found | {name: str(value) for name, value in named.items() if value is not None}
 

@@ -41,9 +41,10 @@ from archdsl.backends.torch.tree import (
     words,
 )
 from archdsl.backends.torch.validate import validate
+from archdsl.diagnostics.source import printable
 from archdsl.estimates.counts import total
-from archdsl.frontend.decisions import OTHERWISE
 from archdsl.ir import dims
+from archdsl.ir.command import compile_command, shell_lines
 from archdsl.ir.conditions import BACKWARDS, SIZES, conditions
 from archdsl.ir.dims import Expr, Lit, Num, Poly, Var
 from archdsl.ir.graph import Block, Condition, Model
@@ -144,8 +145,13 @@ class FileWriter:
         digest = hashlib.sha256(model.source_text.encode()).hexdigest()[:12]
         source = quoted(model.source_name)
         made = f"{total(model):,} parameters. Made by archdsl {__version__} from {source} ({digest}):"
-        command = f"archdsl compile {source}:{model.name} --to {to}"
-        return "\n".join([f'"""{quoted(title)}', "", made, f"    {command}", '"""'])
+        command = shell_lines(compile_command(model, ["--to", *to.split()]), WIDTH - 4)
+        start = '"""'
+        if len(command) > 1:  # its lines end with a backslash
+            start, command = f"r{start}", [printable(line).replace(start, "") for line in command]
+        else:
+            command = [quoted(line) for line in command]
+        return "\n".join([f"{start}{quoted(title)}", "", made, *(f"    {line}" for line in command), '"""'])
 
     def _config(self) -> str:
         found = ["@dataclass", "class Config:"]
@@ -190,17 +196,15 @@ class FileWriter:
             left, right = text(a), text(b)
             if self.all_are_fields and {*dims.free_names(c.left)} == self.classes.config.keys() and c.message == SIZES:
                 left = "min(vars(self).values())"
-            bounds.setdefault((left, self.message(c.message)), []).append((c.op, right))
+            bounds.setdefault((left, c.message), []).append((c.op, right))
         lines: list[str] = []
-        for (left, said), found in bounds.items():
+        for (left, message), found in bounds.items():
             if [op[0] for op, _ in found] == [">", "<"]:
                 (low, least), (high, most) = found
-                lines.append(f"        assert {least} {BACKWARDS[low]} {left} {high} {most}, {said}")
+                lines.append(f"        assert {least} {BACKWARDS[low]} {left} {high} {most}, {self.message(message)}")
                 continue
             for op, right in found:
-                line = f"        assert {left} {op} {right}, {said}"
-                otherwise = [f"        if {left} {OTHERWISE[op]} {right}:", f"            raise ValueError({said})"]
-                lines += otherwise if len(line) > WIDTH else [line]
+                lines += _assertion(f"{left} {op} {right}", self.message(message), f'"{quoted(message)}"')
         return ["", "    def __post_init__(self) -> None:", *lines] if lines else []
 
 
@@ -516,6 +520,16 @@ class ClassWriter:
                 if isinstance(value, Num) and d.value == value.value:
                     return py("{x}.size({i})", x=Read(v), i=i)
         raise AssertionError(f"no tensor knows {name}")
+
+
+def _assertion(test: str, *messages: str) -> list[str]:
+    """The lines of an assertion of `__post_init__`, with the first of some messages that fits into one line."""
+    start = f"        assert {test}, "
+    fitting = next((message for message in messages if len(start + message) <= WIDTH), None)
+    if fitting is None and len(start) < WIDTH:
+        start = f"        {laid_out(f'assert {test}, 0', 2 * WIDTH)}".removesuffix("0")
+        return [f"{start}(", f"            {messages[0]}", "        )"]
+    return [start + (fitting or messages[-1])]
 
 
 def _sized(known: Mapping[str, Tree], x: Any) -> Any:

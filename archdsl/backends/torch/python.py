@@ -109,7 +109,8 @@ def lines_laid_out(source: str) -> str:
     for line in source.split("\n"):
         quotes = line.count('"""')
         power, slices = " ** " in line, "[" in line and ":" in line[line.index("[") : -1]
-        if in_docstring or quotes or (len(line) <= WIDTH and not power and not slices):
+        fits = len(line) <= WIDTH and (line.endswith("(") or not (power or slices))  # a statement goes on behind `(`
+        if in_docstring or quotes or fits:
             found.append(line)
         else:
             statement = line.lstrip()

@@ -21,14 +21,14 @@ class Config:
 
     def __post_init__(self) -> None:
         assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
-        if self.width * (((self.features - 1) // 2 + 1 - 1) // 2 + 1) != self.width * -(-self.features // 4):
-            raise ValueError(f"the result of `conv_subsampling` has the shape that is written: {self}")
+        assert self.width * (((self.features - 1) // 2 + 1 - 1) // 2 + 1) == self.width * -(-self.features // 4), (
+            f"the result of `conv_subsampling` has the shape that is written: {self}"
+        )
         assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
         assert self.width % 2 == 0, f"the width must be even: half are sines, half cosines: {self}"
-        if (self.kernel - 1) % 2 == 0:
-            raise ValueError(
-                f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
-            )
+        assert (self.kernel - 1) % 2 != 0, (
+            f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
+        )
 
 
 class RelativeScores(nn.Module):

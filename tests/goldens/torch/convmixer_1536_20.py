@@ -22,12 +22,12 @@ class Config:
     def __post_init__(self) -> None:
         assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
         assert self.image > self.patch - 1, f"the kernel must not be longer than its input: {self}"
-        if (self.kernel - 1) % 2 != 0:
-            raise ValueError(
-                f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
-            )
-        if self.image // self.patch + 2 * ((self.kernel - 1) // 2) <= self.kernel - 1:
-            raise ValueError(f"the kernel must not be longer than its input: {self}")
+        assert (self.kernel - 1) % 2 == 0, (
+            f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
+        )
+        assert self.image // self.patch + 2 * ((self.kernel - 1) // 2) > self.kernel - 1, (
+            f"the kernel must not be longer than its input: {self}"
+        )
         assert self.image // self.patch >= 1, f"the kernel must not be longer than its input: {self}"
 
 

@@ -28,8 +28,7 @@ class Config:
         assert self.width >= 16 * self.heads, f"FlexAttention takes heads of at least 16 channels: {self}"
         assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
         assert self.width % (2 * self.heads) == 0, f"rope needs an even number of channels: {self}"
-        if self.layers * self.layers % 2 != 0:
-            raise ValueError(f"layers ** 2 / 2 must be a whole number: compile again with --set: {self}")
+        assert self.layers * self.layers % 2 == 0, "layers ** 2 / 2 must be a whole number: compile again with --set"
 
 
 fused_attention = torch.compile(flex_attention)  # nothing is compiled before the first call, on CUDA

@@ -18,8 +18,7 @@ class Config:
     rate: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.vocab, self.width, self.layers) < 1:
-            raise ValueError(f"sizes and counts must be whole numbers of at least 1: {self}")
+        assert min(self.vocab, self.width, self.layers) >= 1, "sizes and counts must be whole numbers of at least 1"
         assert self.rate == 0, f"`dropout` was compiled for this number: compile again with --set: {self}"
 
 

@@ -23,8 +23,9 @@ class Config:
         assert self.image > self.patch - 1, f"the kernel must not be longer than its input: {self}"
         assert self.image % self.patch == 0, f"the image size must be a multiple of the patch size: {self}"
         assert self.width % 2 == 0, f"width must be a multiple of 2: {self}"
-        if self.image // self.patch * (self.image // self.patch) < 1:
-            raise ValueError(f"image // patch * (image // patch) must be at least 1: {self}")
+        assert self.image // self.patch * (self.image // self.patch) >= 1, (
+            f"image // patch * (image // patch) must be at least 1: {self}"
+        )
 
 
 class MLP(nn.Module):

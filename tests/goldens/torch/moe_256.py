@@ -22,12 +22,12 @@ class Config:
     vocab: int = 793_471
 
     def __post_init__(self) -> None:
-        if min(self.experts, self.top_k, self.width, self.hidden, self.vocab) < 1:
-            raise ValueError(f"sizes and counts must be whole numbers of at least 1: {self}")
+        assert min(self.experts, self.top_k, self.width, self.hidden, self.vocab) >= 1, (
+            f"sizes and counts must be whole numbers of at least 1: {self}"
+        )
         assert self.groups == 0, f"`groups == 0` was decided by these numbers: compile again with --set: {self}"
         assert self.top_k <= self.experts, f"top_k must be at most the number of experts: {self}"
-        if self.top_k >= self.experts:
-            raise ValueError(f"`k < experts` was decided by these numbers: compile again with --set: {self}")
+        assert self.top_k < self.experts, "`k < experts` was decided by these numbers: compile again with --set"
         assert self.top_k + 1 <= self.experts, f"k of `topk` must be at most the length of the axis: {self}"
 
 

@@ -23,8 +23,9 @@ class Config:
 
     def __post_init__(self) -> None:
         assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
-        if self.features * self.heads != 4 * self.width:
-            raise ValueError(f"`forward` is written for this number: compile again with --set: {self}")
+        assert self.features * self.heads == 4 * self.width, (
+            f"`forward` is written for this number: compile again with --set: {self}"
+        )
         assert self.width % 2 == 0, f"the width must be even: half are sines, half cosines: {self}"
         assert self.width % self.heads == 0, f"the width must be a multiple of heads: {self}"
 

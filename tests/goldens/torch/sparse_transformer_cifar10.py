@@ -23,14 +23,16 @@ class Config:
     vocab: int = 256
 
     def __post_init__(self) -> None:
-        if min(self.pairs, self.width, self.heads, self.side, self.stride, self.vocab) < 1:
-            raise ValueError(f"sizes and counts must be whole numbers of at least 1: {self}")
+        assert min(self.pairs, self.width, self.heads, self.side, self.stride, self.vocab) >= 1, (
+            f"sizes and counts must be whole numbers of at least 1: {self}"
+        )
         assert 0 <= self.dropout < 1, f"dropout must be at least 0 and less than 1: {self}"
         assert self.narrow != 0, f"`width / narrow` must not divide by 0: {self}"
         assert self.width / self.narrow / self.heads >= 1, f"width / narrow / heads must be at least 1: {self}"
         assert 4 * self.width / self.narrow >= 1, f"4 * width / narrow must be at least 1: {self}"
-        if self.heads * (self.width / self.narrow / self.heads) < 1:
-            raise ValueError(f"heads * (width / narrow / heads) must be at least 1: {self}")
+        assert self.heads * (self.width / self.narrow / self.heads) >= 1, (
+            f"heads * (width / narrow / heads) must be at least 1: {self}"
+        )
         assert self.width % (self.heads * self.narrow) == 0, f"width must be a multiple of heads * narrow: {self}"
         assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
         assert self.width % self.narrow == 0, f"width must be a multiple of narrow: {self}"
