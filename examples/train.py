@@ -1,18 +1,19 @@
 """Train a language model that archdsl has emitted on the bytes of a text; on one device, or on many.
 
-    archdsl compile examples/tiny_llama.arch --to torch -o tiny_llama.py
+    archdsl compile examples/tiny_llama.arch --to torch --with loss -o tiny_llama.py
     python examples/train.py tiny_llama.py README.md docs/*.md --checkpoint run.safetensors -o tiny_llama.safetensors
 
     torchrun --nproc-per-node 8 examples/train.py llama.arch text.txt --tp 2 --checkpoint run/
 
 The model is an emitted file, or a spec, which is compiled on the fly. Its vocabulary needs 256 entries or more: its
-tokens are bytes. Without texts it is trained on a synthetic stream. The checkpoint holds weights, optimizer, and where
-the data stand; run again with the same one, training goes on from there, through the same batches as if it had never
-stopped. What `-o` writes are the weights alone, under their names in the spec: `archdsl run SPEC --weights` reads them.
+tokens are bytes. With the section `loss` logits are made for 1,024 tokens at a time, and never all there. Without texts
+it is trained on a synthetic stream. The checkpoint holds weights, optimizer, and where the data stand; run again with
+the same one, training goes on from there, through the same batches as if it had never stopped. What `-o` writes are the
+weights alone, under their names in the spec: `archdsl run SPEC --weights` reads them.
 
 Under torchrun the processes share the work: `--tp` and `--ep` say along which axes, and what is left are
-batches. The file then has the section `parallel` (`archdsl compile --with parallel`), and the checkpoint is a folder,
-which any other number of processes can go on from.
+batches. The file then has the section `parallel` (`--with loss,parallel`), and the checkpoint is a folder, which any
+other number of processes can go on from.
 """
 
 from __future__ import annotations
@@ -69,13 +70,14 @@ class Plan:
 
 
 def load_module(path: Path, parallel: bool = False) -> ModuleType:
-    """Import an emitted file by its path; or compile a spec, with the section `parallel` if that is needed."""
+    """Import an emitted file by its path; or compile a spec, with the section `parallel` if that is needed, and its
+    loss."""
     if path.suffix != ".py":
         import archdsl
 
         module = ModuleType(path.stem)
         sys.modules[path.stem] = module
-        exec(archdsl.torch_source(path, features=["parallel"] if parallel else []), vars(module))
+        exec(archdsl.torch_source(path, features=["loss", "parallel"] if parallel else ["loss"]), vars(module))
         return module
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
@@ -173,14 +175,15 @@ def train(model: nn.Module, data: Tensor, plan: Plan, checkpoint: Path | None = 
 def loss_of(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
     """The cross entropy of a batch, when its gradients, and those of the spec's own terms, have been added up."""
     losses: dict[str, Tensor] = {}
-    extra = "losses" in inspect.signature(model.forward).parameters
-    loss = cross_entropy(model(tokens, losses=losses) if extra else model(tokens), targets)
-    (loss + sum(losses.values())).backward()
-    return loss.detach()
-
-
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+    parameters = inspect.signature(model.forward).parameters
+    extra = {"losses": losses} if "losses" in parameters else {}
+    if "targets" in parameters:
+        loss = model(tokens, targets=targets, **extra)
+    else:  # without the section `loss`
+        logits = model(tokens, **extra)
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()) + sum(losses.values())
+    loss.backward()
+    return loss.detach() - sum(term.detach() for term in losses.values())
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

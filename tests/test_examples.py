@@ -52,6 +52,28 @@ def test_training_resumes(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("scripts")
+def test_the_section_loss_changes_no_loss() -> None:
+    """Nor the terms that a spec adds, which are trained on and not told."""
+    from train import Plan, loss_of, read_bytes
+
+    text = (
+        "model m { vocab: 256  context: 32  width: 16  blocks: 1 * layer  norm: rmsnorm  head: lm }\n"
+        "block layer { attention: mha(heads: 2)  mask: causal"
+        "  ffn: moe(experts: 4, top_k: 2, expert: swiglu(hidden: 16), router: softmax_router) }"
+    )
+    tokens = read_bytes([EXAMPLES / "gpt2.arch"])[: 4 * 33].view(4, 33)
+    found = []
+    for features in ((), ("loss",)):
+        torch.manual_seed(Plan().seed)
+        model = archdsl.to_torch(text=text, features=features).train()
+        loss = loss_of(model, tokens[:, :-1], tokens[:, 1:])
+        found.append((loss, {name: weight.grad for name, weight in model.named_parameters()}))
+    (whole, gradients), (chunked, others) = found
+    torch.testing.assert_close(whole, chunked)
+    torch.testing.assert_close(gradients, others)
+
+
+@pytest.mark.usefixtures("scripts")
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     from train import Plan, read_bytes, train
 

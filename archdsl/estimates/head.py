@@ -77,7 +77,7 @@ def refuse(model: Model, message: str) -> ArchError:
     return error(
         "E0526",
         f"`{model.name}` has no cross-entropy over its positions: {message}",
-        help="compile it without `loss`; its results are what `forward` returns",
+        help="compile it without `loss`: `forward` gives its results, and `estimate --loss eager` what theirs takes",
     )
 
 
