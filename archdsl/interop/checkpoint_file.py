@@ -63,7 +63,7 @@ class MappedField:
     kinds: tuple[tuple[str, str], ...] = ()
     """Of a list with a kind for each layer: the kinds, and the layers of the slot `ours` that they are."""
     also: tuple[str, ...] = ()
-    """Of a text: other words for it, which are read and never written."""
+    """Of a text or a list: others that may stand for it, lists as JSON, which are read and never written."""
 
 
 @dataclass
@@ -238,12 +238,14 @@ def _field(tree: Tree[Token], span: Span) -> MappedField:
     default = names.pop() if len(names) > 1 and re.fullmatch(r'".*"|null|true|false|[-+\d].*', names[-1]) else None
     if default is not None and default[0] != '"':
         default = default.replace("_", "")
-    if not _is_json(default or "null") or (ours.strip().startswith("[") and not _is_json(ours)):
+    one = r'"[^"]*"|\[[^]]*\]'
+    ours, *also = re.findall(one, ours) if re.fullmatch(rf"\s*({one})(\s*\|\s*({one}))+\s*", ours) else [ours]
+    lists = [text for text in (ours.strip(), *also) if text.startswith("[")]
+    if not all(_is_json(text) for text in (default or "null", *lists)):
         raise error("E0531", "a default is a word of JSON: a number, a text, `true`, `false` or `null`", span)
-    ours, *also = re.findall(r'"[^"]*"', ours) if re.fullmatch(r'\s*"[^"]*"(\s*\|\s*"[^"]*")+\s*', ours) else [ours]
     kinds = re.fullmatch(r"(\w+)\s*\{(.*)\}", ours.strip())
     if kinds is None:
-        return MappedField(tuple(names), default, ours.strip(), span, also=tuple(word[1:-1] for word in also))
+        return MappedField(tuple(names), default, ours.strip(), span, also=tuple(word.strip('"') for word in also))
     pairs = [p.split(":") for p in kinds[2].replace(" ", "").split(",")]
     if any(len(p) != 2 for p in pairs):
         raise error("E0531", "kinds of layers are pairs", span, help="as `blocks { full_attention: far }`")

@@ -279,19 +279,15 @@ def demand_fixed(settings: Settings, model: Model) -> None:
     wrong, known = [], settings.values | numbers_of(model)
     for f, value in settings.demands:
         own = _worth(f, known)
-        if isinstance(own, list):  # in any order, as a list or `a|b`
-            own, value = sorted(map(str, own)), _items(value)
+        if isinstance(own, list):
+            words = value.split("|") if isinstance(value, str) else value
+            value = own if words in [own, *map(json.loads, f.also)] else value
         numbers = isinstance(own, int | float) and isinstance(value, int | float)
         if value not in f.also and not (math.isclose(own, value) if numbers else own == value):
             text = f"`{f.names[0]}` of config.json is {shortened(json.dumps(value), 60)}"
             wrong.append(Diagnostic("E0533", f"{text}, and the spec has {f.ours}"))
     if wrong:
         raise ArchError(wrong)
-
-
-def _items(value: Any) -> list[str]:
-    """The items of a list in some order, or of `a|b`."""
-    return sorted(map(str, value if isinstance(value, list) else str(value).split("|")))
 
 
 def _worth(f: MappedField, known: Mapping[str, Any]) -> Any:
@@ -310,10 +306,9 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
     known = numbers_of(model, mapping.spec)
     found: dict[str, Any] = {"model_type": kind}
     for f in mapping.fields:
-        if f.default == "null" and f.ours.isidentifier() and f.ours not in {*known, *CONSTANTS}:
+        fixed = f.ours[0] == "[" or f.ours in {*known, *CONSTANTS}
+        if f.default == "null" and not fixed and worth(parse_expression(Source("", f.ours)), known) is None:
             continue  # of a branch that the spec does not take
-        if f.default == "null" and "(" in f.ours and worth(parse_expression(Source("", f.ours)), known) is None:
-            continue
         value = known[f.ours] if f.ours in known else _worth(f, known)
         if f.kinds:
             kinds = {name: int(kind) if kind.isdigit() else kind for kind, name in reversed(f.kinds)}

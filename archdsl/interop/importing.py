@@ -171,8 +171,8 @@ def layers_of(expr: ast.Expr, sizes: Mapping[str, Any]) -> list[str] | None:
 
 
 def _demand_kind(name: str, value: Any, default: ast.Expr, tree: ast.File) -> None:
-    """Raise ArchError E0533 for a value of a `let` that is of another kind than its own, or a word that no condition of
-    the family knows."""
+    """Raise ArchError E0533 for a value of a `let` that is of another kind than its own or, where conditions alone read
+    it, that none of them knows."""
     own = constant(default) if is_constant(default) else None
     if isinstance(own, bool | str):
         fits = type(value) is type(own)
@@ -181,12 +181,12 @@ def _demand_kind(name: str, value: Any, default: ast.Expr, tree: ast.File) -> No
         fits = value is None or all(_is_number(n) for n in items)
     if not fits:
         raise error("E0533", f"`{name}` of the family is {literal(own)}, and the config says {literal(value)[:60]}")
-    if isinstance(own, str):
-        asked = [n for n in ast.walk(tree) if isinstance(n, ast.Binary) and is_constant(n.right)]
-        known = {own, *(constant(n.right) for n in asked if isinstance(n.left, ast.Name) and n.left.id == name)}
-        if value not in known:
-            listed = ", ".join(sorted(known))
-            raise error("E0533", f"`{name}` is one of {listed} in the family, not {shortened(str(value), 60)}")
+    comparisons = [n for n in ast.walk(tree) if isinstance(n, ast.Binary) and is_constant(n.right)]
+    known = [constant(n.right) for n in comparisons if isinstance(n.left, ast.Name) and n.left.id == name]
+    reads = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == name]
+    if (isinstance(own, str) or (known and len(reads) == len(known))) and value not in (own, *known):
+        listed = ", ".join(sorted({literal(k).strip('"') for k in (own, *known)}))
+        raise error("E0533", f"`{name}` is one of {listed} in the family, not {shortened(str(value), 60)}")
 
 
 def _is_number(value: Any) -> bool:
@@ -326,6 +326,12 @@ def worth(expr: ast.Expr | None, known: Mapping[str, Any]) -> Any:
             return OPERATORS[expr.op](left, right)
         except OverflowError:
             return None
+    if isinstance(expr, ast.Binary) and expr.op in ("==", "!="):
+        values = worth(expr.left, known), worth(expr.right, known)
+        return None if None in values else (values[0] == values[1]) is (expr.op == "==")
+    if isinstance(expr, ast.IfElse):
+        taken = worth(expr.condition, known)
+        return None if taken is None else worth(expr.then if taken else expr.otherwise, known)
     return None
 
 
