@@ -18,6 +18,7 @@ from archdsl.cli.options import (
     SpecArgument,
     demand_other,
     load_model,
+    only_with,
 )
 
 MapOption = Annotated[
@@ -77,6 +78,7 @@ def import_(
 
 @command("weights", "Hugging Face")
 def weights_(
+    context: typer.Context,
     spec: SpecArgument,
     output: Annotated[Path, OUTPUT("--output", "-o", metavar="FILE|FOLDER", help="Where to write the weights.")],
     from_: Annotated[
@@ -93,12 +95,16 @@ def weights_(
     to: Annotated[str | None, WEIGHTS("--to", metavar="hf|gguf", help="The format to write.")] = None,
     weights: Annotated[Path | None, WEIGHTS("--weights", metavar="FILE.safetensors", help="With --to.")] = None,
     map: MapOption = None,
+    init_missing: Annotated[
+        bool, WEIGHTS("--init-missing", help="With --from: keep the weights that fit the spec, initialize the others.")
+    ] = False,
+    seed: Annotated[int, WEIGHTS("--seed", help="With --init-missing: as for `init`.")] = 0,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
     """Write the weights of a checkpoint in the names of a spec (--from hf FOLDER), or a spec's in the names of a
     checkpoint (--to hf --weights FILE), or as a GGUF file of llama.cpp (--to gguf --weights FILE)."""
-    from archdsl.interop.convert import convert_from, convert_to
+    from archdsl.interop.convert import convert_from, convert_to, fit_from
     from archdsl.report.tables import drawing
 
     if (from_ is None) is (to is None):
@@ -113,11 +119,17 @@ def weights_(
         raise typer.BadParameter(f"write it as OLD=NEW, not {bad[0]!r}", param_hint="'--rename'")
     if to == "gguf" and map is not None:
         raise typer.BadParameter("goes with hf: an architecture of llama.cpp is found", param_hint="'--map'")
-    demand_other(output, spec, weights)
+    if from_ is None:
+        only_with(context, "--from", "init_missing")
+    if not init_missing:
+        only_with(context, "--init-missing", "seed")
+    demand_other(output, spec, weights if from_ is None else from_[1])
     model = load_model(spec, set, allow_noncausal)
+    pairs = [(old, new) for old, _, new in renames]
     with drawing(model, "writing") as progress:
-        if from_ is not None:
-            pairs = [(old, new) for old, _, new in renames]
+        if from_ is not None and init_missing:
+            fitted = fit_from(model, from_[1], output, map, pairs, seed, progress)
+        elif from_ is not None:
             count = convert_from(model, from_[1], output, map, pairs, progress, lambda text: say(f"in doubt: {text}"))
         elif weights is None:
             raise typer.BadParameter("needs --weights FILE.safetensors", param_hint="'--to'")
@@ -127,4 +139,8 @@ def weights_(
             count = write_gguf(model, weights, output, progress)
         else:
             count = convert_to(model, weights, output, map, progress)
-    say(f"{count:,} tensors: {output}")
+    if init_missing:
+        for line in fitted.lines():
+            say(line)
+    else:
+        say(f"{count:,} tensors: {output}")

@@ -20,6 +20,7 @@ from archdsl.interop import compare
 from archdsl.interop.checkpoint_file import CheckpointFile, read, renamed, shipped
 from archdsl.interop.config_json import json_text, whole_config
 from archdsl.interop.doubts import doubts
+from archdsl.interop.fitting import Fitted, Mapped, demand_one_rotation, write_fitted
 from archdsl.interop.gguf import GgufFile
 from archdsl.interop.huggingface import (
     Folder,
@@ -222,12 +223,63 @@ def convert_from(
     tensors = Renamed(folder, renames)
     mapper = Mapper(found, model, tensors.shapes)
     weights_from(tensors, mapper, output, progress)
-    if source.is_dir() or isinstance(folder, GgufFile):
-        own = [CONFIG] if is_own(source) else []  # in the names of the spec's classes
-        carry({name: content for name, content in folder.beside().items() if name not in own}, output)
+    _carry_along(source, folder, output)
     for text in doubts(mapper):
         doubted(text)
     return len(mapper.taken)
+
+
+def _carry_along(source: Path, folder: Folder | GgufFile, output: Path) -> None:
+    """Put what a checkpoint holds beside its tensors into the folder of `output`."""
+    if source.is_dir() or isinstance(folder, GgufFile):
+        own = [CONFIG] if is_own(source) else []  # in the names of the spec's classes
+        carry({name: content for name, content in folder.beside().items() if name not in own}, output)
+
+
+def fit_from(
+    model: Model,
+    source: Path,
+    output: Path,
+    mapping: str | None = None,
+    renames: Sequence[tuple[str, str]] = (),
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Fitted:
+    """Write the weights of a checkpoint that fit a spec, in its names, and initialize the others with a seed; what
+    became of each. `source` is what `convert_from` takes: a folder whose mapping is known is read as the spec that its
+    own config says, so its names are those of an import. Errors as there, and E0532 where nothing fits."""
+    tensors: Renamed | Mapped
+    if source.suffix == ".safetensors" and mapping is None:
+        folder: Folder | GgufFile = Folder(source)
+        tensors = Renamed(folder, renames)
+    elif source.is_file() and source.suffix != ".gguf":
+        raise error(
+            "E0531",
+            "tensors of a file are what a mapping says only beside their config.json",
+            help="`--from hf FOLDER`, or a file with the spec's own names without `--map`",
+        )
+    elif mapping is None and is_own(source):
+        folder = Folder(source)
+        tensors = Renamed(folder, renames, {theirs: ours for ours, theirs in outline(model).paths.items()})
+    else:
+        folder, found = opened(source, mapping)
+        origin = _origin(folder, found)
+        demand_one_rotation(origin, model)
+        renamed_tensors = Renamed(folder, renames)
+        tensors = Mapped(renamed_tensors, Mapper(found, origin, renamed_tensors.shapes))
+    fitted = write_fitted(model, tensors, output, seed, progress)
+    _carry_along(source, folder, output)
+    return fitted
+
+
+def _origin(folder: Folder | GgufFile, mapping: CheckpointFile) -> Model:
+    """The model that a checkpoint's own config says."""
+    settings = settings_of(mapping, folder.config)
+    family = read_source(settings.spec, settings.spec.name)
+    name = _model_name("checkpoint", family)
+    model = load("checkpoint.arch", text=written(family, settings.model, settings.values, name, "# As it came."))
+    demand_fixed(settings, model)
+    return model
 
 
 def convert_to(

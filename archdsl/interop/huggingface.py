@@ -344,20 +344,24 @@ class TensorSource(Protocol):
 
 
 class Renamed:
-    """Tensors of a checkpoint under other names: of each, the first prefix that fits is replaced by the one beside it.
+    """Tensors of a checkpoint under other names: of each, the first prefix that fits is replaced by the one beside it,
+    and then the whole name by that which `names` has for it.
 
     Raises ArchError E0532 where a prefix fits none, or two tensors would have one name."""
 
-    def __init__(self, source: TensorSource, prefixes: Sequence[tuple[str, str]]) -> None:
+    def __init__(
+        self, source: TensorSource, prefixes: Sequence[tuple[str, str]], names: Mapping[str, str] | None = None
+    ) -> None:
         self.source = source
         self.names: dict[str, str] = {}
         unused = dict(prefixes)
         for name in source.shapes:
             old, new = next(((a, b) for a, b in prefixes if name.startswith(a)), ("", ""))
             unused.pop(old, None)
-            other = self.names.setdefault(new + name.removeprefix(old), name)
-            if other != name:
-                raise error("E0532", f"`{other}` and `{name}` would both be `{new + name.removeprefix(old)}`")
+            renamed = new + name.removeprefix(old)
+            renamed = (names or {}).get(renamed, renamed)
+            if (other := self.names.setdefault(renamed, name)) != name:
+                raise error("E0532", f"`{other}` and `{name}` would both be `{renamed}`")
         if unused:
             raise error("E0532", f"no tensor of the checkpoint starts with `{shortened(next(iter(unused)), 80)}`")
 

@@ -262,7 +262,8 @@ class Mapper:
                 named[name] = name if name in theirs or bare not in theirs else bare
         missing = [n for n in named.values() if n not in theirs]
         if missing:
-            misfits.add(f"the checkpoint lacks {len(missing)} of {len(named)} tensors", missing)
+            help_ = "`archdsl weights --init-missing` keeps the weights that fit a spec, and initializes the others"
+            misfits.add(f"the checkpoint lacks {len(missing)} of {len(named)} tensors", missing, help=help_)
         taken = {*named.values()}
         dropped = [pattern(p) for p in (*self.mapping.drops, *(a for a, _ in self.mapping.ties))]
         left = [n for n in theirs if n not in taken and not any(p.fullmatch(m) for p in dropped for m in (n, base + n))]

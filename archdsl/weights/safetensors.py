@@ -288,5 +288,6 @@ def demand_same(path: Path, own: Mapping[str, tuple[int, ...]], theirs: Mapping[
             if missing or extra
             else f"the shapes in `{path}` do not match the spec",
             notes=notes,
-            help="`archdsl init` writes randomly initialized weights of a spec",
+            help="`archdsl init` writes randomly initialized weights of a spec; `archdsl weights --from hf FILE "
+            "--init-missing` keeps those that fit, and initializes the others",
         )
