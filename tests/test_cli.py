@@ -320,8 +320,27 @@ def test_show_json(run: Run) -> None:
     root = json.loads(run("show", "gpt3", "--json").out)
     assert (root["name"], root["params"]) == ("gpt3_175b", 174_604_259_328)
     assert [(b["name"], b["count"]) for b in root["children"] if b["name"].startswith("blocks")] == [
-        ("blocks.*", 48)
-    ] * 2
+        ("blocks.0,2,…,94", 48),
+        ("blocks.1,3,…,95", 48),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layers", "names"),
+    [
+        ("[a, a, b, a, b, b]", ["blocks.0-1,3", "blocks.2,4-5"]),
+        ("[a, b, b, b]", ["blocks.0", "blocks.1-3"]),
+        ("4 * [a, b]", ["blocks.0,2,…,6", "blocks.1,3,…,7"]),
+        ("2 * [a, b]", ["blocks.0,2", "blocks.1,3"]),
+    ],
+)
+def test_show_keeps_the_order_of_layers(run: Run, layers: str, names: list[str]) -> None:
+    spec = "block layer(n) { ffn: mlp(hidden: n) }  model m { width: 8 vocab: 9 context: 9 blocks: LAYERS }"
+    spec = spec.replace("LAYERS", layers).replace("[", "(").replace("]", ")").replace(",", " +")
+    spec = re.sub(r"\b[ab]\b", lambda m: f"layer({8 if m[0] == 'a' else 16})", spec)
+    Path("hybrid.arch").write_text(spec, encoding="utf-8")
+    root = json.loads(run("show", "hybrid.arch", "--json").out)
+    assert [b["name"] for b in root["children"] if b["name"].startswith("blocks")] == names
 
 
 def test_show_ir(run: Run) -> None:

@@ -9,6 +9,7 @@ from zoo.sizes import families, place
 
 import archdsl
 from archdsl import api
+from archdsl.estimates.flops import estimate as flops
 from archdsl.estimates.layers import layer_count
 from archdsl.estimates.params import Params
 from archdsl.estimates.params import estimate as count
@@ -71,6 +72,14 @@ def test_the_zoo_counts_what_it_emits(name: str) -> None:
     params = count(model).params
     assert params.total == sum(w.size for w in weights(model) if w.weight.trained)
     assert params.total == sum(w.total for w in params.by_weight if w.trained) == params.by_block[0].total
+
+
+@pytest.mark.parametrize("spec", ["hf/gemma3_text", "deepseek_v3", "hf/nemotron_h", "hf/t5gemma", "gpt3_175b"])
+def test_no_two_rows_of_blocks_are_alike(spec: str) -> None:
+    model = archdsl.load(spec)
+    for report in (count(model).params, flops(model).flops):
+        rows = [(row.block, row.source) for row in report.by_block]
+        assert len(rows) == len({*rows})
 
 
 @pytest.mark.parametrize("text", ODD.values(), ids=ODD)

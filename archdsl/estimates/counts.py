@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import NamedTuple
 
-from archdsl.ir.graph import Block, CallNode, Graph, Model, OpNode, Weight
+from archdsl.ir.graph import Block, CallNode, Graph, Model, Node, OpNode, Weight
 from archdsl.ir.static import SharedModule
-from archdsl.ir.walk import calls_of, is_module, runs
+from archdsl.ir.walk import calls_of, is_module, modules, runs
 from archdsl.ir.weights import shape_of
 
 Key = tuple[str, tuple[int, ...], bool]
@@ -113,43 +114,60 @@ class Counts:
                     into.weight(path, node.weight, times)
 
 
-def calls(block: Block) -> Iterator[tuple[Block, int, str]]:
-    """The blocks that have modules of their own within this one, how often, and what they are called by."""
+class Use(NamedTuple):
+    """The sets of weights of a distinct block."""
+
+    times: int
+    alias: str
+    """What it is first called by."""
+    path: str
+    """Where it first stands: `blocks.3.attention`."""
+
+
+def calls(block: Block) -> Iterator[tuple[Block, Use]]:
+    """Yield the blocks that have modules of their own within this one, with their uses in it."""
     for instance in block.instances:
         if instance.block is not None:
-            yield instance.block, 1, instance.label
+            yield instance.block, Use(1, instance.label, instance.path)
         elif instance.node is not None:
-            yield from ((c.block, 1, c.alias) for c in calls_of(instance.node))
+            yield from ((c.block, Use(1, c.alias, instance.path)) for c in calls_of(instance.node))
     for graph in (b.graph for b in (block.before, block) if b is not None):
+        steps: dict[Node, str] = {}
+        for module, step in modules(graph):
+            steps.setdefault(module, step)
         for node, times, _ in runs(graph):
             if is_module(node):
-                yield from ((c.block, times, c.alias) for c in calls_of(node) if c.step is None)
+                yield from ((c.block, Use(times, c.alias, steps[node])) for c in calls_of(node) if c.step is None)
 
 
-def uses(root: Block) -> dict[Block, tuple[int, str]]:
-    """How many sets of weights of each distinct block there are, and what it is first called by; in order of
-    appearance, breadth first. A block is reached once for each distinct caller, not for each layer."""
-    found: dict[Block, tuple[int, str]] = {}
-    level = {root: (1, "")}
+def uses(root: Block) -> dict[Block, Use]:
+    """Return the uses of each distinct block, in order of appearance, breadth first. A block is reached once for each
+    distinct caller, not for each layer."""
+    found: dict[Block, Use] = {}
+    level = {root: Use(1, "", "")}
     while level:
-        below: dict[Block, tuple[int, str]] = {}
-        for block, (times, alias) in level.items():
-            _add(found, block, times, alias)
-            for inner, n, name in calls(block):
-                _add(below, inner, n * times, name)
+        below: dict[Block, Use] = {}
+        for block, outer in level.items():
+            _add(found, block, outer)
+            for inner, use in calls(block):
+                path = f"{outer.path}.{use.path}".strip(".")
+                _add(below, inner, Use(use.times * outer.times, use.alias, path))
         level = below
     return found
 
 
-def _add(into: dict[Block, tuple[int, str]], block: Block, times: int, alias: str) -> None:
-    before, first = into.get(block, (0, alias))
-    into[block] = before + times, first
+def _add(into: dict[Block, Use], block: Block, use: Use) -> None:
+    first = into.get(block, use._replace(times=0))
+    into[block] = first._replace(times=first.times + use.times)
 
 
-def titles(aliases: Mapping[Block, str]) -> dict[Block, str]:
-    """What reports call blocks: by their names, and, of several with one name, by what they are first called by."""
-    names = Counter(block.name for block in aliases)
-    return {
-        b: f"{b.name} ({alias})" if names[b.name] > 1 and alias not in ("", b.name) else b.name
-        for b, alias in aliases.items()
+def titles(uses: Mapping[Block, Use]) -> dict[Block, str]:
+    """Return what reports call blocks: by their names; of several with one name, by what they are first called by; of
+    those that are alike still, by where they first stand."""
+    names = Counter(block.name for block in uses)
+    found = {
+        b: f"{b.name} ({use.alias})" if names[b.name] > 1 and use.alias not in ("", b.name) else b.name
+        for b, use in uses.items()
     }
+    alike = Counter(found.values())
+    return {b: f"{b.name} ({uses[b].path})" if alike[t] > 1 and uses[b].path else t for b, t in found.items()}

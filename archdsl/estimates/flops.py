@@ -26,7 +26,7 @@ from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.cost import OpWork, Total, Work, work_of
-from archdsl.estimates.counts import titles, uses
+from archdsl.estimates.counts import Use, titles, uses
 from archdsl.estimates.mask_density import count, looks_back, symbolic
 from archdsl.estimates.params import ParamsReport
 from archdsl.estimates.params import estimate as count_parameters
@@ -332,12 +332,12 @@ class _Counter:
 
     def by_block(self, inference: Work, training: Work, convention: Convention) -> list[BlockFlops]:
         found = {**training.blocks, **inference.blocks}
-        aliases = {b: alias for b, (_, alias) in uses(self.model.block).items() if b in found}
-        aliases |= {b: work.alias for b, work in found.items() if b not in aliases}
-        names = titles(aliases)
+        places = {b: use for b, use in uses(self.model.block).items() if b in found}
+        places |= {b: Use(0, work.alias, "") for b, work in found.items() if b not in places}
+        names = titles(places)
         nothing = OpWork()
         rows = []
-        for block in aliases:
+        for block in places:
             once, step = (w.blocks[block].work if block in w.blocks else nothing for w in (inference, training))
             row = BlockFlops(
                 block=names[block],

@@ -139,9 +139,9 @@ def _number(value: Any) -> int | float:
 def _by_block(root: Block, counts: Counts) -> list[BlockParams]:
     """Each distinct block in order of appearance, callers first."""
     found = uses(root)
-    names = titles({block: alias for block, (_, alias) in found.items()})
+    names = titles(found)
     rows = []
-    for block, (count, _) in found.items():
+    for block, (count, _, _) in found.items():
         each = counts.whole(block)
         if each == 0 and block is not root:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from pydantic import BaseModel
 
@@ -20,7 +21,7 @@ class TreeNode(BaseModel):
     """One part of the model; the parts of a loop that are alike are one branch."""
 
     name: str
-    """Its step in the path of names; `blocks.0-2` or `blocks.*` for several."""
+    """Its step in the path of names; for several `blocks.0-4,6-10`, in loops within loops `blocks.*`."""
     block: str
     """The block or primitive, as declared; `param` or `buffer` for a raw weight."""
     count: int
@@ -105,10 +106,17 @@ class _Branches:
 
 
 def _indices(found: list[int]) -> str:
-    """`0-2` for neighbours, `*` for anything else."""
-    if len(found) == 1:
-        return str(found[0])
-    return f"{found[0]}-{found[-1]}" if found == list(range(found[0], found[-1] + 1)) else "*"
+    """Return indices in short: `0-2` for neighbours, `0,4,…,48` where all are equally far apart, else the stretches of
+    neighbours: `0-4,6-10`."""
+    stretches: list[list[int]] = []
+    for index in found:
+        if stretches and index == stretches[-1][-1] + 1:
+            stretches[-1].append(index)
+        else:
+            stretches.append([index])
+    if len(stretches) == len(found) > 3 and len({b - a for a, b in pairwise(found)}) == 1:
+        return f"{found[0]},{found[1]},…,{found[-1]}"
+    return ",".join(str(s[0]) if len(s) == 1 else f"{s[0]}-{s[-1]}" for s in stretches)
 
 
 def _own(weights: tuple[Weight, ...]) -> int:
