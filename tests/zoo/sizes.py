@@ -16,8 +16,24 @@ LIKE = {
     **dict.fromkeys(("gpt1", "megatron", "turing_nlg"), "gpt2"),
     **dict.fromkeys(("llama", "llama2", "deepseek_llm"), "llama3"),
     "chinchilla": "gopher",
+    "gemma2": "hf/gemma2",
+    "gemma3": "hf/gemma3_text",
+    "glm4_5": "hf/glm4_moe",
+    "gpt_oss": "hf/gpt_oss",
+    "granite3": "hf/granite",
+    "llama3_2": "llama3",
+    "llama4": "hf/llama4_text",
+    "mistral_small": "mistral",
+    "olmo2": "hf/olmo2",
+    "olmo3": "hf/olmo3",
+    "phi4": "hf/phi3",
+    "pythia": "hf/gpt_neox",
+    "qwen2_5": "hf/qwen2",
+    "qwen3": "hf/qwen3",
+    "smollm": "hf/smollm3",
 }
-"""Such families, and that other one."""
+"""Such families, and that other one: of the zoo, or of the specs that checkpoints are imported after, whose types are
+compared with `transformers`."""
 SPECS = Path(__file__).resolve().parents[2] / "specs"
 
 

@@ -84,6 +84,7 @@ PUBLISHED = {
     "llama3:llama3_8b": 8_030_261_248,
     "llama3:llama3_70b": 70_553_706_496,
     "llama3:llama3_405b": 405_853_388_800,
+    "llama3:llama3_3_70b": 70_553_706_496,
     "deepseek_llm:deepseek_llm_7b": llama_count(30, 4096, 11_008, 102_400),
     "deepseek_llm:deepseek_llm_67b": llama_count(95, 8192, 22_016, 102_400, kv=1 / 8),
     "deepseek_v2:deepseek_v2": 235_741_434_880,

@@ -7,14 +7,18 @@ import pytest
 import archdsl
 from archdsl.dependence.rows import mixing
 from archdsl.ir.text import print_model
-from zoo import test_decoders, test_encoders, test_others, test_taggers, tiny
+from zoo import test_current, test_decoders, test_encoders, test_others, test_taggers, tiny
 
 pytestmark = pytest.mark.slow
 
 PUBLISHED: dict[str, int] = (
-    test_decoders.PUBLISHED | test_encoders.PUBLISHED | test_others.PUBLISHED | test_taggers.PUBLISHED
+    test_current.PUBLISHED
+    | test_decoders.PUBLISHED
+    | test_encoders.PUBLISHED
+    | test_others.PUBLISHED
+    | test_taggers.PUBLISHED
 )
-ACTIVE = test_decoders.ACTIVE | test_encoders.ACTIVE
+ACTIVE = test_current.ACTIVE | test_decoders.ACTIVE | test_encoders.ACTIVE
 # A softmax is blind to biases of keys and of its last map, a norm over the batch to those before it; where there is one
 # colour, a pixel sees nothing of its own.
 SILENT = {

@@ -29,7 +29,7 @@ _SIZES: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
     "turing_nlg": (_GPT, ("turing_nlg_17b",)),
     "llama": (_LLAMA, ("llama_7b", "llama_13b", "llama_33b", "llama_65b")),
     "llama2": (_GROUPED, ("llama2_7b", "llama2_13b", "llama2_70b")),
-    "llama3": (_GROUPED, ("llama3", "llama3_8b", "llama3_70b", "llama3_405b")),
+    "llama3": (_GROUPED, ("llama3", "llama3_8b", "llama3_70b", "llama3_405b", "llama3_3_70b")),
     "deepseek_llm": (_GROUPED, ("deepseek_llm_7b", "deepseek_llm_67b")),
     "deepseek_v2": (_V2, ("deepseek_v2",)),
     "deepseek_v3": (_V3, ("deepseek_v3", "deepseek_v3_mtp")),

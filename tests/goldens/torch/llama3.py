@@ -1,6 +1,6 @@
 """Llama 3.1 (Dubey et al., 2024): grouped-query attention, RoPE, SwiGLU, RMSNorm.
 
-8,030,261,248 parameters. Made by archdsl 0.1.0 from llama3.arch (2288a133fc52):
+8,030,261,248 parameters. Made by archdsl 0.1.0 from llama3.arch (965964afe800):
     archdsl compile llama3.arch:llama3 --to torch
 """
 
