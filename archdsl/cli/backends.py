@@ -13,6 +13,8 @@ from archdsl.cli.options import (
     CHECKPOINT,
     DECODE,
     FOLDER,
+    LAST_SEED,
+    MOST,
     ONNX,
     OUTPUT,
     RUN,
@@ -87,7 +89,9 @@ def compile_(
     weights: Annotated[
         Path | None, STORED("--weights", metavar="FILE.safetensors", help="The weights, strictly.")
     ] = None,
-    seed: Annotated[int | None, STORED("--seed", help="Initialize the weights randomly, as `init` does.")] = None,
+    seed: Annotated[
+        int | None, STORED("--seed", min=0, max=LAST_SEED, help="Initialize the weights randomly, as `init` does.")
+    ] = None,
     store: Annotated[
         Literal["safetensors", "onnx_data", "inline"],
         ONNX(
@@ -119,7 +123,8 @@ def compile_(
     of_steps = ("logits", "bos_token_id", "eos_token_id", "pad_token_id")
     to = to or ("onnx" if output is not None and output.endswith(".onnx") else "torch")
     if to == "hf":
-        only_with(context, "--to onnx", "dtype", "target", "quantize", "keep", "store", "opset", "decode", "logits")
+        of_graphs = ("dtype", "target", "quantize", "keep", "store", "opset", "names", "decode", "logits")
+        only_with(context, "--to onnx", *of_graphs)
         only_with(context, "--to torch", "with_", "checkpoint")
         tokens = {"bos_token_id": bos_token_id, "eos_token_id": eos_token_id or (), "pad_token_id": pad_token_id}
         _to_folder(load_model(spec, set, allow_noncausal), output, weights, seed, {**tokens, "native": native})
@@ -220,7 +225,9 @@ def _to_folder(model: Model, output: str | None, weights: Path | None, seed: int
 def init(
     spec: SpecArgument,
     output: Annotated[Path, OUTPUT("--output", "-o", metavar="FILE.safetensors", help="Where to write the weights.")],
-    seed: Annotated[int, WEIGHTS("--seed", help="The same seed gives the same weights, on every machine.")] = 0,
+    seed: Annotated[
+        int, WEIGHTS("--seed", min=0, max=LAST_SEED, help="The same seed gives the same weights, on every machine.")
+    ] = 0,
     dtype: DtypeOption = "float32",
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
@@ -245,7 +252,7 @@ def run(
     ] = "torch",
     weights: WeightsOption = None,
     seed: SeedOption = 0,
-    batch: Annotated[int, RUN("--batch", min=1, help="Batch size.")] = 1,
+    batch: Annotated[int, RUN("--batch", min=1, max=MOST, help="Batch size.")] = 1,
     seq: SeqOption = None,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -290,7 +297,7 @@ def verify(
     spec: SpecArgument,
     weights: WeightsOption = None,
     seed: SeedOption = 0,
-    batch: Annotated[int, RUN("--batch", min=1, help="Batch size.")] = 2,
+    batch: Annotated[int, RUN("--batch", min=1, max=MOST, help="Batch size.")] = 2,
     seq: SeqOption = None,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -347,7 +354,7 @@ def generate(
         list[str] | None,
         RUN("--input", metavar="NAME=TEXT|IDS", help="A further input of tokens: an encoder's (repeatable)."),
     ] = None,
-    max_new_tokens: Annotated[int, SAMPLING("--max-new-tokens", min=1, help="At most so many tokens.")] = 64,
+    max_new_tokens: Annotated[int, SAMPLING("--max-new-tokens", min=1, max=MOST, help="At most so many tokens.")] = 64,
     temperature: Annotated[
         float, SAMPLING("--temperature", min=0.0, help="0 is greedy, 1 samples by probability.")
     ] = 0.0,

@@ -18,6 +18,7 @@ from archdsl.cli.options import (
     FLOPS,
     LOSS,
     MEMORY,
+    MOST,
     OUTPUT,
     RUN,
     SEARCH,
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
 def estimate(
     context: typer.Context,
     spec: SpecArgument,
-    batch: Annotated[int | None, RUN("--batch", min=1, help="Batch size (1).")] = None,
-    seq: Annotated[int | None, RUN("--seq", min=1, help="Sequence length (2,048 or the context).")] = None,
+    batch: Annotated[int | None, RUN("--batch", min=1, max=MOST, help="Batch size (1).")] = None,
+    seq: Annotated[int | None, RUN("--seq", min=1, max=MOST, help="Sequence length (2,048 or the context).")] = None,
     flops: Annotated[
         Literal["exact", "dense", "megatron", "palm", "kaplan", "all"] | None,
         FLOPS("--flops", help="Count FLOPs by that convention, or by all side by side."),
@@ -195,7 +196,9 @@ def sweep(
             autocompletion=complete_setting,
         ),
     ],
-    seq: Annotated[int | None, RUN("--seq", min=1, help="Sequence length for FLOPs (2,048 or the context).")] = None,
+    seq: Annotated[
+        int | None, RUN("--seq", min=1, max=MOST, help="Sequence length for FLOPs (2,048 or the context).")
+    ] = None,
     csv: Annotated[bool, OUTPUT("--csv", help="Rows of exact numbers on standard output.")] = False,
     json: JsonOption = False,
     plot: Annotated[
@@ -265,10 +268,10 @@ def fit(
     zero: mesh_options.ZeroOption = 0,
     micro_batches: mesh_options.MicroBatchesOption = 1,
     batch: Annotated[
-        int | None, MEMORY("--batch", min=1, help="With --memory: batch size (1; a sequence a micro-batch).")
+        int | None, MEMORY("--batch", min=1, max=MOST, help="With --memory: batch size (1; a sequence a micro-batch).")
     ] = None,
     seq: Annotated[
-        int | None, MEMORY("--seq", min=1, help="With --memory: sequence length (2,048 or the context).")
+        int | None, MEMORY("--seq", min=1, max=MOST, help="With --memory: sequence length (2,048 or the context).")
     ] = None,
     dtype: Annotated[
         Dtype | None,

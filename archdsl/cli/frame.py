@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from archdsl.diagnostics import REPORT, ArchError, Diagnostic, InternalError
+from archdsl.diagnostics.exhausted import exhausted
 from archdsl.diagnostics.source import printable
 from archdsl.signals import TerminatedError, watch
 
@@ -84,6 +85,7 @@ app = typer.Typer(
 def main() -> NoReturn:
     """Run the command line of this process."""
     watch()
+    _open_closed()
     try:
         _with_called(sys.argv[1:])(prog_name="archdsl")
     except TerminatedError:
@@ -95,6 +97,14 @@ def main() -> NoReturn:
         _silence()
         raise SystemExit(NO_READER) from None
     raise SystemExit(FINE)
+
+
+def _open_closed() -> None:
+    """Give a process whose standard output or error is closed one that refuses, or drops, what is written."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, encoding="utf-8")  # noqa: SIM115
 
 
 def _with_called(arguments: list[str]) -> typer.Typer:
@@ -135,9 +145,14 @@ def _status(work: Callable[[], int | None]) -> int:
         return NO_READER
     except typer.Exit as done:
         return done.exit_code
-    except OSError as problem:
+    except (MemoryError, RecursionError, RuntimeError, OSError) as problem:
         if _debug():
             raise
+        if (told := exhausted(problem)) is not None:
+            show_diagnostics(told.diagnostics)
+            return blame(told.diagnostics)
+        if not isinstance(problem, OSError):
+            return _internal(problem)
         about = f"{problem.filename}: " if problem.filename else ""
         say(f"error: {about}{problem.strerror or problem}")
         _silence()
@@ -145,10 +160,14 @@ def _status(work: Callable[[], int | None]) -> int:
     except Exception as problem:
         if _debug() or isinstance(problem, _usage_errors()):
             raise
-        kind = "" if isinstance(problem, InternalError) else f"{type(problem).__name__}: "
-        say(f"internal error: {kind}{_one_line(problem)}")
-        say(f"{REPORT}; ARCHDSL_DEBUG=1 shows where it happened")
-        return INTERNAL
+        return _internal(problem)
+
+
+def _internal(problem: Exception) -> int:
+    kind = "" if isinstance(problem, InternalError) else f"{type(problem).__name__}: "
+    say(f"internal error: {kind}{_one_line(problem)}")
+    say(f"{REPORT}; ARCHDSL_DEBUG=1 shows where it happened")
+    return INTERNAL
 
 
 def _usage_errors() -> tuple[type[BaseException], ...]:

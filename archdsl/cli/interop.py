@@ -117,6 +117,8 @@ def weights_(
         raise typer.BadParameter("it goes with --from", param_hint="'--rename'")
     if bad := [old + new for old, sign, new in renames if not sign]:
         raise typer.BadParameter(f"write it as OLD=NEW, not {bad[0]!r}", param_hint="'--rename'")
+    if from_ is not None and weights is not None:
+        raise typer.BadParameter("it goes with --to; --from names what is read", param_hint="'--weights'")
     if to == "gguf" and map is not None:
         raise typer.BadParameter("goes with hf: an architecture of llama.cpp is found", param_hint="'--map'")
     if from_ is None:

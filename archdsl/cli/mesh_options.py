@@ -70,9 +70,9 @@ AcceleratorOption = Annotated[
     ),
 ]
 DevicesOption = Annotated[
-    int | None, TIME("--devices", min=1, help="How many of them, data parallel unless --mesh says.")
+    int | None, TIME("--devices", min=1, max=1 << 30, help="How many of them, data parallel unless --mesh says.")
 ]
-MachineOption = Annotated[int, TIME("--machine", min=1, help="Devices per machine.")]
+MachineOption = Annotated[int, TIME("--machine", min=1, max=1 << 30, help="Devices per machine.")]
 NetworkOption = Annotated[
     float | None,
     TIME(
@@ -154,6 +154,8 @@ def asked(context: typer.Context, amount: Callable[[str, str], Decimal]) -> Spre
         only_with(context, "--accelerator", *OF_ACCELERATOR)
     if given["tokens"] is None:
         only_with(context, "--tokens", "price")
+    if given["checkpoint"] == "none":
+        only_with(context, "--checkpoint", "checkpoint_every")
     if given["mesh"] is None and given["accelerator"] is None:
         return None
     from archdsl.estimates.hardware import device

@@ -25,6 +25,7 @@ from archdsl.interop.gguf import GgufFile
 from archdsl.interop.huggingface import (
     Folder,
     Renamed,
+    config_fields,
     demand_fixed,
     mapping_of,
     settings_of,
@@ -114,6 +115,12 @@ def import_folder(
     if check:
         compare.demand_packages()
     folder, found = opened(source, mapping, weights and source.is_dir())
+    if weights and not folder.shapes and source.suffix != ".json":
+        raise error("E0533", f"`{source}` holds no tensors", help="`--no-weights` writes the spec alone")
+    fields = [name for name, _ in config_fields(folder.config)]
+    for name in ignore:
+        if name not in folder.config and not any(field == name or field.startswith(f"{name}.") for field in fields):
+            raise error("E0533", f"the config has no field `{name}` to ignore", help=did_you_mean(name, fields))
     found = replace(found, ignored=[*found.ignored, *ignore])
     settings = settings_of(found, folder.config)
     kind = printable(shortened(str(folder.config.get("model_type")), 60))

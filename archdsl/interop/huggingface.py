@@ -70,6 +70,8 @@ class Folder:
         self.path = path if path.is_dir() else path.parent
         self.stack = ExitStack()
         self.config: dict[str, Any] = {}
+        self.index: dict[str, str] = {}
+        """The name of the file that each tensor is in, where there are several."""
         if path.suffix == ".safetensors":
             self.files = [Checkpoint(path)]
         else:
@@ -77,7 +79,7 @@ class Folder:
             if weights and "quantization_config" in self.config:
                 raise error("E0533", "the checkpoint is quantized", help="save it in bfloat16, or ask for --no-weights")
             self.files = [Checkpoint(p) for p in self._paths()] if weights else []
-        self.owner = {name: file for file in self.files for name in file.entries}
+        self.owner = {name: file for file in self.files for name in file.entries} | self._indexed()
 
     def _config(self, path: Path) -> dict[str, Any]:
         file = path / "config.json" if path.is_dir() else path
@@ -91,13 +93,23 @@ class Folder:
             raise error("E0533", f"`{file}` is no object of fields")
         return config
 
+    def _indexed(self) -> dict[str, Checkpoint]:
+        """The file of each tensor that the index names: others may have a tensor of the same name."""
+        files = {file.path.name: file for file in self.files}
+        for name, shard in self.index.items():
+            if name not in files[shard].entries:
+                text = f"`{INDEX_FILE}` says that `{shortened(name)}` is in `{shard}`, which does not hold it"
+                raise error("E0533", text)
+        return {name: files[shard] for name, shard in self.index.items()}
+
     def _paths(self) -> list[Path]:
         index = self.path / INDEX_FILE
         if index.is_file():
             try:
-                names = {str(n) for n in read_json(index)["weight_map"].values()}
+                self.index = {str(k): str(v) for k, v in read_json(index)["weight_map"].items()}
             except (OSError, ValueError, KeyError, TypeError, AttributeError):
                 raise error("E0533", f"`{index}` has no `weight_map` of tensors to files") from None
+            names = {*self.index.values()}
             if bad := sorted(n for n in names if Path(n).name != n):
                 raise error("E0533", f"`{index}` names a file outside of its folder: `{shortened(bad[0])}`")
             return [self.path / n for n in sorted(names)]

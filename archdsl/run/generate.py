@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from archdsl.diagnostics import error
+from archdsl.diagnostics.exhausted import exhaustion_told
 from archdsl.files import MAX_JSON, read_bytes
 from archdsl.frozen import Frozen
 from archdsl.ir.graph import Model
@@ -89,6 +90,7 @@ class Text:
         return found
 
 
+@exhaustion_told()
 def generate(
     model: Model,
     prompts: Sequence[str],
@@ -114,11 +116,13 @@ def generate(
     from archdsl.run.load import load_source
 
     sampling = sampling or Sampling()
+    _demand_sampling(sampling)
     text = Text(tokenizer)
     where = device_called(torch, device)
     source = emit(model, Extras(frozenset({"generate", "cpu"} if where.type == "cpu" and of_amd() else {"generate"})))
     fits(torch, model, where, dtype, gradients=False)
     rows = [text.tokens(p) for p in prompts]
+    _demand_known(model, [*stop, *(token for row in rows for token in row)])
     torch.manual_seed(sampling.seed or 0)
     with torch.device(where):
         module = load_source(source)()
@@ -161,9 +165,6 @@ def generate(
     except (AssertionError, ValueError, IndexError) as problem:
         said = f"the model refused its inputs: {one_line(problem)}"
         raise error("E0503", said, help="a shorter prompt, or fewer tokens") from None
-    except torch.OutOfMemoryError:
-        help_ = "fewer prompts or tokens, or `--dtype bfloat16`"
-        raise error("E0503", f"{device} ran out of memory", help=help_) from None
     later = times[-1] - times[1] if len(times) > 2 else 0.0
     return GenerateReport(
         model=model.name,
@@ -175,6 +176,33 @@ def generate(
         first_token_ms=1e3 * (times[1] - times[0]) if len(times) > 1 else 0.0,
         tokens_per_second=sum(len(t) - 1 for t in found) / later if later else 0.0,
     )
+
+
+COLDEST = 1e-3
+"""The lowest temperature: by less, logits are divided beyond what their type holds."""
+
+
+def _demand_sampling(sampling: Sampling) -> None:
+    """Raise ArchError E0503 for numbers that choose no token, or that nothing would read."""
+    if 0 < sampling.temperature < COLDEST:
+        raise error("E0503", f"a temperature is 0 (greedy) or at least {COLDEST}, not {sampling.temperature:g}")
+    if sampling.top_p == 0:
+        raise error(
+            "E0503", "top_p 0 leaves no token to choose from", help="above 0; or `--temperature 0`, the likeliest"
+        )
+    if not sampling.temperature and (sampling.top_k is not None or sampling.top_p is not None):
+        name = "top_k" if sampling.top_k is not None else "top_p"
+        said = f"{name} says nothing at temperature 0, where the likeliest token is taken"
+        raise error("E0503", said, help="give a temperature too: `--temperature 1`")
+
+
+def _demand_known(model: Model, tokens: Sequence[int]) -> None:
+    """Raise ArchError E0503 for a token that the model has not."""
+    from archdsl.estimates.params import vocabulary
+
+    rows = vocabulary(model)
+    if rows and (most := max(tokens, default=0)) >= rows:
+        raise error("E0503", f"there is no token {most}: `{model.name}` has {rows:,}, from 0 on")
 
 
 def of_amd() -> bool:

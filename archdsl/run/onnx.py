@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from archdsl.backends.onnx import demand_packages
 from archdsl.backends.onnx.targets import TARGETS, GraphOptions
 from archdsl.diagnostics import ArchError, error
+from archdsl.diagnostics.exhausted import exhausted, exhaustion_told
 from archdsl.ir.graph import Model, Value
 from archdsl.run.smoke import TensorInfo, input_shapes, one_line
 
@@ -81,6 +82,7 @@ class Stopwatch:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
+@exhaustion_told()
 def run(
     model: Model,
     options: GraphOptions,
@@ -281,6 +283,8 @@ def asking_runtime(work: Callable[[], Any], what: str) -> Any:
     except Exception as problem:
         if not type(problem).__module__.startswith("onnxruntime"):
             raise
+        if (told := exhausted(problem)) is not None:
+            raise told from None
         raise error(
             "E0503",
             f"onnxruntime could not {what}: {one_line(problem)[:300]}",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from archdsl.diagnostics import error
+from archdsl.diagnostics.exhausted import exhaustion_told
 from archdsl.ir.dims import Poly, evaluate
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.walk import ops_below
@@ -50,6 +51,7 @@ class RunReport(BaseModel):
     milliseconds: dict[str, float]
 
 
+@exhaustion_told()
 def run(
     model: Model, *, weights: Path | None, seed: int, batch: int, time: int | None, device: str, dtype: str
 ) -> RunReport:
@@ -98,10 +100,6 @@ def run(
         raise error(
             "E0503", f"the model refused its inputs: {one_line(problem)}", help="give another `--seq` or `--batch`"
         ) from None
-    except torch.OutOfMemoryError:
-        raise error(
-            "E0503", f"{device} ran out of memory", help="a smaller `--batch` or `--seq`, or `--dtype bfloat16`"
-        ) from None
     parameters = list(module.parameters())
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = float(torch.stack([g.float().norm() for g in gradients]).norm()) if gradients else 0.0
@@ -142,6 +140,8 @@ def device_called(torch: Any, name: str) -> Any:
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
+        if device.type == "meta":
+            raise RuntimeError("it holds no numbers")
     except (RuntimeError, AssertionError) as problem:
         raise error(
             "E0502",

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.dependence.causality import assumed
 from archdsl.diagnostics import ArchError, error
+from archdsl.diagnostics.exhausted import exhaustion_told
 from archdsl.ir.graph import Model
 from archdsl.packages import install
 from archdsl.run.onnx import (
@@ -99,6 +100,7 @@ class VerifyReport(BaseModel):
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
+@exhaustion_told()
 def verify(
     model: Model,
     options: GraphOptions,

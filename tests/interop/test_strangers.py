@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from cli_tools import run
 from interop.cases import CASES
+from safetensors.torch import load_file, save_file
 
 import archdsl
 from archdsl.diagnostics import ArchError
 from archdsl.diagnostics.source import Source
 from archdsl.interop.checkpoint_file import read
 from archdsl.interop.gguf import GgufFile
+from archdsl.interop.huggingface import Folder
 from archdsl.interop.importing import worth
 from archdsl.interop.mapping import pattern
 from archdsl.syntax import ast
@@ -113,6 +115,38 @@ def test_names_of_a_checkpoint_stay_texts(text: str, llama: Path, tmp_path: Path
     status, said = run("import", folder, "-o", spec)
     assert status == 2
     assert control(said) == []
+
+
+def test_a_checkpoint_without_tensors_is_refused(llama: Path, tmp_path: Path) -> None:
+    folder = changed(llama, tmp_path / "folder")
+    save_file({}, folder / "model.safetensors")
+    status, said = run("import", folder, "-o", tmp_path / "m.arch")
+    assert (status, "holds no tensors" in said) == (2, True), said
+    assert not (tmp_path / "m.arch").exists()
+    assert run("import", folder, "-o", tmp_path / "m.arch", "--no-weights")[0] == 0
+
+
+def test_the_index_says_which_file_a_tensor_is_in(llama: Path, tmp_path: Path) -> None:
+    """Where two have one of its name; and a file that the index names for a tensor holds it."""
+    folder = changed(llama, tmp_path / "folder")
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    norm = "model.norm.weight"
+    for whole, part in (("a", "b"), ("b", "a")):  # the part has a norm of its own, and the index names the whole's
+        save_file(tensors, folder / f"{whole}.safetensors")
+        save_file({norm: tensors[norm] + 1, "extra": tensors[norm]}, folder / f"{part}.safetensors")
+        where = {**dict.fromkeys(tensors, f"{whole}.safetensors"), "extra": f"{part}.safetensors"}
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+        assert Folder(folder).owner[norm].path.name == f"{whole}.safetensors"
+    where["lm_head.weight"] = f"{part}.safetensors"
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    status, said = run("import", folder, "-o", tmp_path / "m.arch")
+    assert (status, "does not hold it" in said) == (2, True), said
+
+
+def test_a_field_to_ignore_is_there(llama: Path, tmp_path: Path) -> None:
+    status, said = run("import", llama, "-o", tmp_path / "m.arch", "--ignore", "rope_scalin")
+    assert (status, "has no field `rope_scalin`" in said) == (2, True), said
 
 
 # --- GGUF -------------------------------------------------------------------------------------------------------------

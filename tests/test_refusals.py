@@ -1,0 +1,102 @@
+"""What the machine or an option cannot do ends in a diagnostic, and an option that would say nothing is refused."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_tools import TINY, run
+
+from archdsl.diagnostics.exhausted import exhausted
+
+LARGE = "123456789012345678901234567890"
+
+OPTIONS = {
+    f"estimate tiny.arch --batch {LARGE}": "--batch",
+    f"estimate tiny.arch --seq {LARGE}": "--seq",
+    f"init tiny.arch -o w.safetensors --seed {LARGE}": "--seed",
+    "compile tiny.arch --to hf -o hf --names spec": "--to onnx",
+    "estimate tiny.arch --mesh dp=2 --checkpoint-every 2": "--checkpoint",
+    "weights tiny.arch --from hf x.safetensors --weights y.safetensors -o z": "--to",
+}
+SAMPLING = {
+    "--device meta": "there is no device `meta`",
+    "--temperature 1e-40": "at least 0.001",
+    "--temperature 1 --top-p 0": "top_p 0",
+    "--top-k 3": "temperature 0",
+    "--top-p 0.5": "temperature 0",
+    "--stop 64": "there is no token 64",
+    f"--prompt {LARGE}": "there is no token",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "tiny.arch").write_text(TINY)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_options_beyond_their_range_or_without_effect(command: str, folder: Path) -> None:
+    status, said = run(*command.split())
+    assert status == 2
+    assert OPTIONS[command] in said
+    assert [p.name for p in folder.iterdir()] == ["tiny.arch"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", SAMPLING)
+def test_sampling_that_chooses_no_token(options: str, folder: Path) -> None:
+    prompt = [] if "--prompt" in options else ["--prompt", "1"]
+    status, said = run("generate", "tiny.arch", *prompt, *options.split())
+    assert (status, SAMPLING[options] in said) == (2, True), said
+
+
+def too_deep() -> None:
+    too_deep()
+
+
+def of_numpy() -> None:
+    import numpy as np
+
+    np.zeros(2**58)
+
+
+def of_torch() -> None:
+    import torch
+
+    torch.empty(2**58)
+
+
+def beyond_sizes() -> None:
+    import torch
+
+    torch.empty(2**40, 2**40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", [too_deep, of_numpy, of_torch, beyond_sizes])
+def test_what_runs_out_is_told(work: Callable[[], None]) -> None:
+    """What Python, NumPy and PyTorch themselves raise."""
+    try:
+        work()
+    except Exception as problem:
+        told = exhausted(problem)
+    assert told is not None
+    (found,) = told.diagnostics
+    assert found.code == ("E0107" if work is too_deep else "E0503")
+    assert found.help
+
+
+def test_another_error_is_none_of_the_machine() -> None:
+    assert exhausted(RuntimeError("shape mismatch")) is None
+
+
+@pytest.mark.slow
+def test_a_closed_standard_output_is_told(folder: Path) -> None:
+    script = f'"{sys.executable}" -m archdsl estimate tiny.arch >&-'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 2
+    assert done.stderr == "archdsl: error: not writable\n"
