@@ -138,7 +138,7 @@ def weights_(
         elif to == "gguf":
             from archdsl.interop.gguf_write import write_gguf
 
-            count = write_gguf(model, weights, output, progress)
+            count = write_gguf(model, weights, output, progress, say)
         else:
             count = convert_to(model, weights, output, map, progress)
     if init_missing:

@@ -5,6 +5,7 @@ Numbers are dequantized by llama.cpp's own package, gguf."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from archdsl.diagnostics import error, shortened
 from archdsl.interop.gguf_header import read_header
 from archdsl.interop.mapping import Shape
 from archdsl.packages import install
+from archdsl.weights.carried import ADDITIONAL, GENERATION, TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,6 +24,21 @@ SPLITS: dict[str, dict[str, Any]] = {
     "smollm": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, BYTE_LEVEL]},
 }
 """How a text is split before its parts become tokens, by the name that GGUF has for it."""
+
+ENDS = ("eom_token_id", "eot_token_id")
+"""Further tokens that end a text: of a message, of a turn. `eos_token_id` of Hugging Face is a list then."""
+TOKEN_IDS = {
+    "bos_token_id": "tokenizer.ggml.bos_token_id",
+    "eos_token_id": "tokenizer.ggml.eos_token_id",
+    "eom_token_id": "tokenizer.ggml.eom_token_id",
+    "eot_token_id": "tokenizer.ggml.eot_token_id",
+    "pad_token_id": "tokenizer.ggml.padding_token_id",
+    "sep_token_id": "tokenizer.ggml.seperator_token_id",
+    "unk_token_id": "tokenizer.ggml.unknown_token_id",
+    "mask_token_id": "tokenizer.ggml.mask_token_id",
+}
+"""Ids of special tokens, and the fields that hold them."""
+CHAT_TEMPLATE = "tokenizer.chat_template"
 
 CONTROL = 3
 """The type of a token that is no text: `<|im_start|>`."""
@@ -111,10 +128,36 @@ class GgufFile:
             ensure_ascii=False,
         )
 
+    def token_ids(self) -> dict[str, int]:
+        """The ids of special tokens, those that are some of the vocabulary, by Hugging Face's names."""
+        ids = {name: self.fields.get(field) for name, field in TOKEN_IDS.items()}
+        most = self.config.get("vocab_size", 0)
+        return {name: i for name, i in ids.items() if type(i) is int and 0 <= i < most}
+
     def beside(self) -> dict[str, bytes]:
-        """The files that are carried along, by name."""
-        found = self.tokenizer()
-        return {} if found is None else {"tokenizer.json": found.encode()}
+        """The files that are carried along, by name: tokenizer, chat templates, settings of generation."""
+        files: dict[str, str] = {}
+        ids = self.token_ids()
+        if (tokenizer := self.tokenizer()) is not None:
+            tokens = self.fields["tokenizer.ggml.tokens"]
+            known = {name: i for name, i in ids.items() if name not in ENDS and i < len(tokens)}
+            named = {name.removesuffix("_id"): tokens[i] for name, i in known.items()}
+            adds = {f"add_{x}_token": self.fields.get(f"tokenizer.ggml.add_{x}_token") for x in ("bos", "eos")}
+            adds = {name: value for name, value in adds.items() if isinstance(value, bool)}
+            settings = {"tokenizer_class": "PreTrainedTokenizerFast", **named, **adds}
+            files |= {TOKENIZER: tokenizer, TOKENIZER_CONFIG: json.dumps(settings, indent=2, ensure_ascii=False) + "\n"}
+        for field, template in self.fields.items():
+            if field == CHAT_TEMPLATE and isinstance(template, str):
+                files[TEMPLATE] = template
+            elif (met := re.fullmatch(rf"{CHAT_TEMPLATE}\.(\w[\w-]*)", field)) and isinstance(template, str):
+                files[f"{ADDITIONAL}/{met[1]}.jinja"] = template
+        ends = [ids[name] for name in ("eos_token_id", *ENDS) if name in ids]
+        generation: dict[str, Any] = {name: ids[name] for name in ("bos_token_id", "pad_token_id") if name in ids}
+        if ends := [*dict.fromkeys(ends)]:
+            generation["eos_token_id"] = ends if len(ends) > 1 else ends[0]
+        if generation:
+            files[GENERATION] = json.dumps(generation, indent=2) + "\n"
+        return {name: text.encode() for name, text in files.items()}
 
     def __enter__(self) -> GgufFile:
         return self

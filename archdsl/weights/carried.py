@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer.json"
 TOKENIZER_CONFIG, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
+ADDITIONAL = "additional_chat_templates"
 LOOSE = (TOKENIZER, TOKENIZER_CONFIG, TEMPLATE, GENERATION)
 """Files that also go along where they lie in the folder of the weights, as in one of Hugging Face."""
 KINDS = (".jinja", ".json", ".model", ".tiktoken", ".txt")

@@ -25,6 +25,8 @@ from archdsl.frontend.load import load
 from archdsl.interop.checkpoint_file import read
 from archdsl.interop.convert import convert_from, convert_to, import_folder, named_mapping
 from archdsl.interop.doubts import doubts
+from archdsl.interop.gguf import GgufFile
+from archdsl.interop.gguf_write import write_gguf
 from archdsl.interop.huggingface import config_fields, config_of
 from archdsl.interop.importing import CONSTANTS
 from archdsl.interop.mapping import Mapper, pattern
@@ -648,6 +650,79 @@ def test_gguf(kind: str, near: float, folders: Any, tmp_path: Path) -> None:
         assert (found[name].float() - tensor).abs().max() <= near * tensor.abs().max(), name
     (tmp_path / "m.gguf").write_bytes((tmp_path / "m.gguf").read_bytes()[:2000])
     assert "E0533" in refused(tmp_path / "m.gguf", tmp_path)
+
+
+CHAT = "{% for m in messages %}<|im_start|>{{ m['content'] }}<|im_end|>{% endfor %}"
+
+
+@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json"])
+def test_a_chat_goes_through_gguf(place: str, folders: Any, tmp_path: Path) -> None:
+    """Ids that end a text or pad it, the tokenizer and its templates, as transformers reads them off each format."""
+    from tokenizers import AddedToken, Tokenizer
+    from tokenizers.decoders import ByteLevel as Decoder
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    source = tmp_path / "in"
+    shutil.copytree(folders("llama"), source)
+    special = {"<|pad|>": 0, "<|im_start|>": 1, "<|im_end|>": 2, "<|end|>": 5}
+    words = Tokenizer(BPE({"a": 3, "b": 4, "ab": 6, "Ġ": 7} | special, [("a", "b")]))
+    words.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
+    words.pre_tokenizer, words.decoder = ByteLevel(add_prefix_space=False), Decoder(add_prefix_space=False)
+    words.save(str(source / "tokenizer.json"))
+    said = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>", "pad_token": "<|pad|>"}
+    said |= {"bos_token": "<|im_start|>"} | ({"chat_template": CHAT} if place.endswith(".json") else {})
+    (source / "tokenizer_config.json").write_text(json.dumps(said))
+    shutil.rmtree(source / "additional_chat_templates")
+    (source / "chat_template.jinja").unlink()
+    if place.endswith(".jinja"):
+        (source / place).write_text(CHAT)
+    ids = {"bos_token_id": 1, "eos_token_id": [2, 5], "pad_token_id": 0}
+    (source / "generation_config.json").write_text(json.dumps(ids | {"top_k": 7}))
+
+    import_folder(source, tmp_path / "m.arch")
+    model = load(tmp_path / "m.arch")
+    remarks: list[str] = []
+    write_gguf(model, tmp_path / "m.safetensors", tmp_path / "m.gguf", remark=remarks.append)
+    assert remarks == []
+    import_folder(tmp_path / "m.gguf", tmp_path / "again.arch")
+    beside = tmp_path / "again.hf"
+    assert json.loads((beside / "generation_config.json").read_text()) == ids
+    archdsl.to_huggingface(
+        tmp_path / "again.arch", tmp_path / "hf", weights=tmp_path / "again.safetensors", native=True
+    )
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "hf")
+    assert {name: getattr(config, name) for name in ids} == ids
+    settings = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf").generation_config
+    assert {name: getattr(settings, name) for name in ids} == ids
+    talk = [{"role": "user", "content": "ab a"}]
+    read = transformers.AutoTokenizer.from_pretrained
+    tokenizers = [read(source), read(beside), read(tmp_path / "hf"), read(tmp_path, gguf_file="m.gguf")]
+    want = tokenizers[0].apply_chat_template(talk, return_dict=False)
+    assert want == [1, 6, 7, 3, 2]
+    for tokenizer in tokenizers[1:3]:
+        assert tokenizer.apply_chat_template(talk, return_dict=False) == want
+        assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|pad|>")
+    theirs = tokenizers[3]
+    assert theirs.apply_chat_template(talk, return_dict=False, chat_template=CHAT) == want
+    assert (theirs.bos_token, theirs.eos_token, theirs.pad_token) == ("<|im_start|>", "<|im_end|>", "<|pad|>")
+
+
+def test_a_tokenizer_that_gguf_has_no_name_for_is_said(folders: Any, tmp_path: Path, run: Run) -> None:
+    import_folder(folders("llama"), tmp_path / "m.arch")
+    (tmp_path / "m.hf" / "tokenizer.json").write_text('{"model": {"type": "WordLevel"}}')
+    spec, weights = str(tmp_path / "m.arch"), str(tmp_path / "m.safetensors")
+    done = run("weights", spec, "--to", "gguf", "--weights", weights, "-o", str(tmp_path / "m.gguf"))
+    assert done.status == 0
+    assert "no tokenizer is in the file" in " ".join(done.err.split())
+    fields = GgufFile(tmp_path / "m.gguf").fields
+    assert fields["tokenizer.chat_template"] == BESIDE["chat_template.jinja"]
+    assert fields["tokenizer.chat_template.tool_use"] == BESIDE["additional_chat_templates/tool_use.jinja"]
+    assert (fields["tokenizer.ggml.bos_token_id"], fields["tokenizer.ggml.eos_token_id"]) == (1, 2)
+    assert "tokenizer.ggml.model" not in fields
+    import_folder(tmp_path / "m.gguf", tmp_path / "again.arch")
+    for name in ("chat_template.jinja", "additional_chat_templates/tool_use.jinja"):
+        assert (tmp_path / "again.hf" / name).read_text() == BESIDE[name]
 
 
 # --- mutations --------------------------------------------------------------------------------------------------------
