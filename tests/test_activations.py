@@ -93,6 +93,22 @@ def test_less_is_saved_where_more_is_computed_again(name: str, dtype: Dtype) -> 
     assert none > selective > full > 0
 
 
+@measured
+def test_the_report_names_kernels_that_hold_more() -> None:
+    """Dropout in attention, a window, and RMS norms are what a CPU has no fused kernels for."""
+    layer = "attention: mha(heads: 2)  ffn: mlp(hidden: 32)"
+    cases = {
+        "mask: causal  norm: layernorm": [],
+        "mask: causal  norm: layernorm  dropout: 0.1": ["attention that keeps its scores"],
+        "mask: causal & window(8)  norm: rmsnorm": ["RMS norms in parts", "attention with a dense mask"],
+    }
+    for slots, kernels in cases.items():
+        spec = "model m { vocab: 64  context: 16  width: 32  blocks: 1 * layer  head: lm }"
+        model = archdsl.load(text=f"block layer {{ {layer} {slots} }} {spec}")
+        found = measure(model, {"batch": 1, "time": 16}, dtype="bfloat16", checkpoint="none", loss="chunked", fixed=0)
+        assert sorted(found.kernels) == kernels
+
+
 def test_what_numbers_decide_is_not_measured() -> None:
     """Rows of experts whose matrices have no whole lines of memory are cut apart at numbers."""
     inputs = "x: [batch, time, 6], w: [batch, time, 2], c: int[batch, time, 2]"

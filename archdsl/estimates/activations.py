@@ -105,6 +105,8 @@ class Measured(BaseModel):
     backward: int
     """The most that is alive in the backward pass."""
     peak: int
+    kernels: list[str]
+    """Those of the CPU that hold more than the fused ones, which the estimate means."""
 
 
 def estimate(
@@ -476,7 +478,7 @@ class ChunkedCrossEntropy(CrossEntropy):
     def part(self) -> float:
         """What part of a device's positions a chunk has."""
         (logits,) = self.outputs
-        positions = self.saving.elements(logits) / int(logits.shape[-1]) / self.saving.cut.logits(logits)
+        positions = self.saving.elements(logits) / int(logits.shape[-1]) / self.saving.cut.share(logits)
         return min(1.0, CHUNK / (positions * self.saving.cut.vocabulary(logits)))
 
     @property

@@ -63,10 +63,6 @@ class Cut:
         """Of a weight."""
         return 1
 
-    def logits(self, value: Value) -> float:
-        """Of a tensor as the loss reads it, which may have been gathered."""
-        return self.share(value)
-
     def vocabulary(self, value: Value) -> int:
         """Return over how many devices the vocabulary is sharded where the loss reads logits."""
         return 1

@@ -51,15 +51,14 @@ def of_logits(sized: Sized, outputs: Sequence[Value], loss: Loss) -> LossMemory:
     """Return what a loss of whole outputs needs. Of several outputs one is differentiated at a time."""
     forward = kept = most = 0.0
     for value in outputs:
-        numbers = sized.elements(value) / sized.cut.logits(value)
-        size = numbers * sized.width(value)
-        gathered = size - sized.bytes(value)
+        numbers = sized.elements(value) / sized.cut.share(value)
+        size = sized.bytes(value)
         if loss == "fused":
             rows = 4 * numbers * sized.cut.vocabulary(value) / max(1, int(value.shape[-1]) if value.rank else 1)
             kept, most = kept + size + rows, max(most, size)
-            forward += gathered + rows
+            forward += rows
         else:
             parts = 4 * numbers * (sized.cut.vocabulary(value) > 1)
-            forward += gathered + parts + 4 * numbers * (2 if sized.width(value) < 4 else 1)
+            forward += parts + 4 * numbers * (2 if sized.width(value) < 4 else 1)
             kept, most = kept + 4 * numbers, max(most, 8 * numbers + parts)
     return LossMemory(forward, kept + most)

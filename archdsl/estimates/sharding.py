@@ -223,12 +223,9 @@ class Shares(Cut):
         over_tp = value in self.sharded.axes or (self.sequence_parallel and along and self.depends(value))
         return (self.mesh.cp if along else 1) * (self.mesh.tp if over_tp else 1)
 
-    def logits(self, value: Value) -> float:
-        gathered = value in self.sharded.axes and not self.sequence_parallel
-        return self.share(value) / (self.mesh.tp if gathered else 1)
-
     def vocabulary(self, value: Value) -> int:
-        return self.mesh.tp if value in self.sharded.axes and self.sequence_parallel else 1
+        sharded = any(r.kind == "gather" and r.value == value for r in self.sharded.redistributions)
+        return self.mesh.tp if sharded and self.sequence_parallel else 1
 
     def partial(self) -> dict[str, FlatWeight]:
         """Return the replicated weights whose gradients are summed over `tp`."""

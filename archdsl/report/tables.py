@@ -231,6 +231,9 @@ def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
     if m.measured is not None:
         how = "exact" if m.measured.exact else "at most"
         totals.add_row("measured", "", "the emitted file in PyTorch, op by op on a CPU")
+        if m.measured.kernels:
+            said = f"{', '.join(m.measured.kernels)}; the estimate is of an accelerator's fused kernels"
+            totals.add_row("  kernels", "", said)
         totals.add_row("  activations", f"{m.measured.saved:,}", f"{_binary(m.measured.saved)}, {how}")
         totals.add_row("  peak", f"{m.measured.peak:,}", f"{_binary(m.measured.peak)}, forwards and backwards")
     if m.decode_state is not None and m.decode_state_per_token is not None:

@@ -83,6 +83,7 @@ def measure(
         forward=fixed + inputs + forward,
         backward=fixed + inputs + alive.peak,
         peak=fixed + inputs + max(forward, alive.peak),
+        kernels=[*alive.kernels],
     )
 
 
@@ -151,11 +152,19 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, given: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = self.peak = 0
+        self.kernels: dict[str, None] = {}
+        """Those that hold more than an accelerator's."""
         self.bounded = False
         """Whether numbers decide how many rows there are somewhere; then the most are taken."""
         self.held = [t.untyped_storage() for t in given]
         self.known: dict[int, Any] = {s._cdata: None for s in self.held}
         ops = torch.ops.aten
+        self.attention = ops._scaled_dot_product_flash_attention_for_cpu.default
+        self.unfused = {
+            ops._safe_softmax.default: "attention that keeps its scores",
+            ops.rsqrt.default: "RMS norms in parts",
+            self.attention: "attention with a dense mask",
+        }
         self.instead: dict[Any, Callable[..., Any]] = {
             ops.mkldnn_rnn_layer.default: in_earnest,
             ops.nonzero.default: self.all_rows,
@@ -164,8 +173,11 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.instead[ops._grouped_mm.default] = grouped
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        if function in self.unfused and (function != self.attention or named.get("attn_mask") is not None):
+            self.kernels[self.unfused[function]] = None
         instead = self.instead.get(function)
-        results = instead(function, *args, **(kwargs or {})) if instead else function(*args, **(kwargs or {}))
+        results = instead(function, *args, **named) if instead else function(*args, **named)
         for t in tree_leaves(results):
             if isinstance(t, Tensor):
                 self.add(t.untyped_storage())
