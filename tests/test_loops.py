@@ -6,6 +6,7 @@ from torch_versions import since
 from archdsl import api
 from archdsl.backends.torch import emit
 from archdsl.ir.weights import weights
+from archdsl.syntax.limits import MAX_STEPS
 
 HEAD = """
 block a(x: [batch, time, width]) -> [batch, time, width] { return x + (x -> linear(width)) }
@@ -176,3 +177,19 @@ def test_what_the_first_iteration_does_not_read_is_not_emitted() -> None:
 def test_what_the_first_iteration_reads_is_emitted() -> None:
     text = f"model m(width = 8, n = 3){INPUT} {{ first = x  for _ in n {{ first = gelu(first) + x }} return first }}"
     assert "first = x" in [line.strip() for line in api.torch_source(text=text).splitlines()]
+
+
+def test_a_list_of_layers_that_all_differ_is_far_from_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Llama-Nemotron Ultra has 162, and twenty times as many may be listed; here are sixteen, for the sake of time."""
+    monkeypatch.setattr("archdsl.frontend.base.MAX_STEPS", MAX_STEPS * 16 // (20 * 162))
+
+    def codes(count: int) -> list[str]:
+        layers = ", ".join(f"layer(kv: {2 ** (i % 3)}, hidden: {64 * (i + 1)})" for i in range(count))
+        text = f"""block layer(kv: size, hidden: size) {{
+          attention: gqa(heads: 8, kv_heads: kv) mask: causal position: rope ffn: swiglu(hidden: hidden) norm: rmsnorm
+        }}
+        model m {{ vocab: 64 context: 64 width: 64 blocks: [{layers}] norm: rmsnorm head: lm }}"""
+        return [d.code for d in api.check(text=text) if d.code.startswith("E")]
+
+    assert codes(16) == []
+    assert codes(32) == ["E0404"]

@@ -30,7 +30,7 @@ from archdsl.ir.static import (
 )
 from archdsl.ir.wording import MERGED, format_number
 from archdsl.syntax import ast
-from archdsl.syntax.limits import MAX_DIGITS, MAX_LIST, raising
+from archdsl.syntax.limits import MAX_DIGITS, MAX_LIST, MAX_MASK, raising
 
 COMPARE = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 OPERATORS = {
@@ -171,6 +171,8 @@ class Expressions(Calls):
             return self._numbers(op, a, b, e, scope)
         if op in ("&", "|") and (isinstance(a, Mask) or isinstance(b, Mask) or (_mask_typed(a) and _mask_typed(b))):
             m, n = self.as_mask(a, e.left.span), self.as_mask(b, e.right.span)
+            if m.rules + n.rules > MAX_MASK:
+                raise error("E0404", f"a mask has at most {MAX_MASK:,} rules", e.span, help=raising("mask"))
             self._joined(m, n, scope)
             return masks.both(m, n) if op == "&" else masks.either(m, n)
         same = unchanged(op, a, b)
@@ -219,8 +221,10 @@ class Expressions(Calls):
     def _joined(self, a: Mask, b: Mask, scope: Scope) -> None:
         """Of two masks joined, those that are equal are one."""
         seen: dict[Any, Mask] = {}
-        for mask in (*a.inner(), *b.inner()):
-            scope.frame.same_static(seen.setdefault(mask.key, mask), mask, MERGED)
+        for mask in (*a.leaves(), *b.leaves()):
+            first = seen.setdefault(mask.key, mask)
+            if first is not mask:
+                scope.frame.same_static(first, mask, MERGED)
 
     def _compared(self, equal: bool, a: Any, b: Any, e: ast.Binary, scope: Scope) -> None:
         """Record what the numbers in two static values have to do with their being equal."""

@@ -157,7 +157,7 @@ class Loops(Expressions):
         collect: bool,
     ) -> tuple[Graph, list[Value]]:
         """One iteration of a loop as a graph of what it carries, and what it emits."""
-        self.count_step(s.span)
+        self.count_step(s.span, 20)  # it takes as long as twenty expressions
         frame = scope.frame
         inner = scope.inner()
         inner.in_loop = True

@@ -8,6 +8,7 @@ adds nothing (`full & m` is m).
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from archdsl.frozen import Entity
@@ -26,7 +27,7 @@ class Mask(Entity):
     tensor: Value | None = None
     parts: tuple[Mask, ...] = ()
 
-    @property
+    @cached_property
     def key(self) -> Hashable:
         """Equal for equal masks, however their numbers were spelled."""
         return (
@@ -36,18 +37,17 @@ class Mask(Entity):
             tuple(p.key for p in self.parts),
         )
 
+    @cached_property
+    def rules(self) -> int:
+        """How many rules it is made of, each as often as it stands in it."""
+        return sum(p.rules for p in self.parts) if self.parts else 1
+
     def leaves(self) -> Iterator[Mask]:
         if self.parts:
             for part in self.parts:
                 yield from part.leaves()
         else:
             yield self
-
-    def inner(self) -> Iterator[Mask]:
-        """The mask, and every mask that it is made of."""
-        yield self
-        for part in self.parts:
-            yield from part.inner()
 
     def outward(self, names: Mapping[str, Expr]) -> Mask:
         """The same mask with its numbers in the caller's names."""
@@ -106,12 +106,11 @@ def complement(a: Mask) -> Mask:
 
 
 def normal(mask: Mask) -> Mask:
-    """Flatten nested `&` and `|`, drop repetitions and what adds nothing."""
+    """Flatten `&` and `|` of masks that are so already, drop repetitions and what adds nothing."""
     if mask.rule not in ("&", "|"):
         return mask
     parts: dict[Hashable, Mask] = {}
     for part in mask.parts:
-        part = normal(part)
         for p in part.parts if part.rule == mask.rule else (part,):
             parts.setdefault(p.key, p)
     if mask.rule == "&":

@@ -23,10 +23,11 @@ DEFAULTS = {
     "signature": 1_000,
     "nodes": 10_000,
     "operations": 100_000,
-    "steps": 50_000,
+    "steps": 1_000_000,
     "digits": 160,
     "bits": 512,
     "expression": 2_000,
+    "mask": 1_000,
 }
 """Every limit by its name, and what it is where nobody sets it."""
 
@@ -98,7 +99,8 @@ MAX_OPERATIONS = _NOW["operations"]
 costs."""
 
 MAX_STEPS = _NOW["steps"]
-"""`steps`: how many expressions may be evaluated, and iterations of loops taken, while a model is built."""
+"""`steps`: how many expressions may be evaluated while a model is built; an iteration of a loop counts as twenty. A
+list of 162 layers that all differ, as architecture search finds them, takes 40,000."""
 
 MAX_DIGITS = _NOW["digits"]
 """`digits`: a number of a spec may be written with so many; no size comes near."""
@@ -108,6 +110,9 @@ MAX_BITS = _NOW["bits"]
 
 MAX_EXPRESSION = _NOW["expression"]
 """`expression`: how many numbers and names a computed size may be made of."""
+
+MAX_MASK = _NOW["mask"]
+"""`mask`: how many rules a mask may be made of, each counted as often as it stands in it."""
 
 MAX_PRODUCTS = 20 * MAX_EXPRESSION
 """How many terms a product of two sizes may have before equal ones are added up."""

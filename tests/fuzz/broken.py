@@ -479,7 +479,7 @@ BUILT: tuple[Callable[[random.Random, int], str], ...] = (
         "2 *", f"{r.choice((n * n, 10**6, 10**9, 10**30, '9**9**9', '(0-1)', 0.5, '10**6 * 10**6'))} *"
     ),
     lambda r, n: TINY.replace("2 * layer", f"[layer for i in {r.choice((n, 10**6, 10**18, 20_000))}]"),
-    lambda r, n: TINY.replace("2 * layer", f"[layer(hidden: 8 * (i + 1)) for i in {r.choice((n, 19_999))}]"),
+    lambda r, n: TINY.replace("2 * layer", f"[layer(hidden: 8 * (i + 1)) for i in {r.choice((n // 5, 19_999))}]"),
     lambda r, n: TINY.replace("2 * layer", f"[{r.choice(('i + j', '[k for k in 1000]'))} for i in [j for j in 1000]]"),
     lambda r, n: TINY.replace("2 * layer", "[[[layer for i in 1000] for j in 1000] for k in 1000]"),
     lambda r, n: TINY.replace("2 * layer", " + ".join(["layer"] * n)),
