@@ -55,8 +55,12 @@ def conditions(model: Model) -> tuple[Condition, ...]:
         root.sizes |= {left.name for left, op, right in found if isinstance(left, Var) and _is_size(op, right)}
     kept = _pinned([c for said, c in found.items() if not _follows(said, found)], root.values)
     kept.sort(key=lambda c: _rounds(c.left) or _rounds(c.right))  # what they divide by is not 0
-    said_more = {c.left for c in kept if _is_size(c.op, c.right)} if root.sizes != root.values.keys() else set()
-    sizes = [Var(name) for name in root.values if name in root.sizes and Var(name) not in said_more]
+    counted = root.counted(carried)
+    others = [
+        Var(name) for name in root.values if name in root.sizes - counted and Var(name) not in {c.left for c in kept}
+    ]
+    kept[:0] = [Condition(name, ">=", ONE, f"{name.name} must be at least 1") for name in others]
+    sizes = [Var(name) for name in root.values if name in root.sizes & counted]
     if sizes:
         least = Fn("minimum", tuple(sizes)) if len(sizes) > 1 else sizes[0]
         kept.insert(0, Condition(least, ">=", ONE, SIZES))
@@ -180,6 +184,11 @@ class _Root:
             found = self._solved(*_names_first(*self._without_fractions(*pair)))
             if found[0] != found[2] and not self.always(*found):
                 yield self._for_floats(*found)
+
+    def counted(self, conditions: Iterable[Condition]) -> set[str]:
+        """Return the fields that sizes and counts are made of, which are whole numbers."""
+        exprs = (self._expanded(c.left) for c in conditions if c.message in (SIZE, WHOLE))
+        return {name for expr in exprs for name in free_names(expr)} & self.whole
 
     def _is_rounded(self, remainder: Expr) -> bool:
         """Whether a quotient comes out whole, or a product of which one factor does not."""

@@ -371,8 +371,8 @@ class Side:
         same(a.options.keys(), b.options.keys(), f"options of {what}")
         for key, mine in a.options.items():
             theirs = b.options[key]
-            if key == "blocks" and mine is None:
-                continue  # a mask that is a whole tensor does for both
+            if key == "blocks":
+                continue  # the same mask, for another kernel on CUDA
             if mine is None or isinstance(mine, bool | str | EnumValue):
                 same(mine, theirs, f"`{key}` of {what}")
             else:

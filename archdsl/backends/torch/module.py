@@ -192,12 +192,13 @@ class FileWriter:
             return unparse(substituted(tree, {CONFIG: SELF}), part_text)
 
         bounds: dict[tuple[str, str], list[tuple[str, str]]] = {}
-        for c, a, b in self.demands:
-            left, right = text(a), text(b)
-            if self.all_are_fields and {*dims.free_names(c.left)} == self.classes.config.keys() and c.message == SIZES:
-                left = "min(vars(self).values())"
-            bounds.setdefault((left, c.message), []).append((c.op, right))
         lines: list[str] = []
+        for c, a, b in self.demands:
+            if c.message == SIZES and self.all_are_fields:
+                lines += self._sizes([field_name(name) for name in dims.free_names(c.left)])
+                continue
+            left, right = text(a), text(b)
+            bounds.setdefault((left, c.message), []).append((c.op, right))
         for (left, message), found in bounds.items():
             if [op[0] for op, _ in found] == [">", "<"]:
                 (low, least), (high, most) = found
@@ -206,6 +207,23 @@ class FileWriter:
             for op, right in found:
                 lines += _assertion(f"{left} {op} {right}", self.message(message), f'"{quoted(message)}"')
         return ["", "    def __post_init__(self) -> None:", *lines] if lines else []
+
+    def _sizes(self, names: Sequence[str]) -> list[str]:
+        """The lines that make whole numbers of the Config's sizes, and assert that they are."""
+        others = [name for name in map(field_name, self.classes.config) if name not in names]
+        if not others:
+            loop = ["for name, size in vars(self).items():"]
+        elif len(others) < len(names):
+            shown = ", ".join(f'"{name}"' for name in others)
+            loop = [f"for name in vars(self).keys() - {{{shown}}}:", "    size = getattr(self, name)"]
+        else:
+            shown = ", ".join(f'"{name}"' for name in names)
+            loop = [f"for name in ({shown}{',' * (len(names) == 1)}):", "    size = getattr(self, name)"]
+        checks = [
+            '    assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"',
+            "    setattr(self, name, int(size))  # 24.0 is 24",
+        ]
+        return [f"        {line}" for line in (*loop, *checks)]
 
 
 class ClassWriter:

@@ -32,18 +32,15 @@ from archdsl.ops.attention.mask import tensor_leaves
 from archdsl.ops.position import Position, attention_scale
 
 
-def in_blocks(mask: Mask, q: Value, k: Value, dropout: Num, call: Application | None = None) -> bool:
-    """Whether a mask may come in the blocks of FlexAttention, which drops no weights and wants 16 channels or more. A
-    mask of keys alone is small as it is; one with random keys compares all of them. While an application is checked,
-    `call` records what allows it: without blocks other sizes are as right."""
+def in_blocks(mask: Mask, q: Value, k: Value, dropout: Num) -> bool:
+    """Return whether a mask comes in the blocks of FlexAttention on CUDA, which drops no weights and takes heads of 16
+    channels or more. A mask of keys alone is small as it is; one with random keys compares all of them. A Config may
+    set fewer channels: elsewhere they are as right, and on CUDA PyTorch refuses them."""
     square = q.rank == k.rank == 4 and q.shape[-2].value == k.shape[-2].value
     drawn = any(leaf.rule == "random" for leaf in mask.leaves())
     if not square or not mask.reads_queries or drawn or not equals(dropout, 0):
         return False
-    channels = [v.shape[-1] for v in (q, k) if v.shape[-1].static]
-    message = "FlexAttention takes heads of at least 16 channels"
-    found = all(float(n) >= 16 for n in channels)
-    return found and all(call is None or call.holds(">=", n, 16, message) for n in channels)
+    return all(float(v.shape[-1]) >= 16 for v in (q, k) if v.shape[-1].static)
 
 
 def scores_pairs(target: Any) -> bool:
@@ -135,8 +132,7 @@ class SDPA(Primitive):
         if bias is not None or sink is not None or options["softcap"] is not None or len(q.shape) < 3:
             tensor = self._mask(call, mask, q, k, plain=True)
         else:
-            decided = None if mask.rule == "causal" else call  # which needs no tensor
-            blocks = in_blocks(mask, q, k, options["dropout"], decided)
+            blocks = in_blocks(mask, q, k, options["dropout"])
             tensor = self._mask(call, mask, q, k, plain=False, blocks=blocks)
         if bias is not None and tensor is not None:
             assert isinstance(bias, Value)

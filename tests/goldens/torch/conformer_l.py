@@ -20,7 +20,9 @@ class Config:
     features: int = 80
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        for name, size in vars(self).items():
+            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
+            setattr(self, name, int(size))  # 24.0 is 24
         assert self.width * (((self.features - 1) // 2 + 1 - 1) // 2 + 1) == self.width * -(-self.features // 4), (
             f"the result of `conv_subsampling` has the shape that is written: {self}"
         )

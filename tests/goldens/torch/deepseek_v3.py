@@ -33,7 +33,9 @@ class Config:
     context: int = 163_840
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        for name, size in vars(self).items():
+            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
+            setattr(self, name, int(size))  # 24.0 is 24
         assert self.top_k <= self.experts, f"top_k must be at most the number of experts: {self}"
         assert self.top_k * self.groups <= self.top_groups * self.experts, "the best groups must have top_k experts"
         assert self.groups >= 2, f"`groups > 1` was decided by these numbers: compile again with --set: {self}"

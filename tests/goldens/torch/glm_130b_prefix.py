@@ -24,8 +24,9 @@ class Config:
     vocab: int = 150_528
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
-        assert self.width >= 16 * self.heads, f"FlexAttention takes heads of at least 16 channels: {self}"
+        for name, size in vars(self).items():
+            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
+            setattr(self, name, int(size))  # 24.0 is 24
         assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
         assert self.width % (2 * self.heads) == 0, f"rope needs an even number of channels: {self}"
         assert self.layers * self.layers % 2 == 0, "layers ** 2 / 2 must be a whole number: compile again with --set"

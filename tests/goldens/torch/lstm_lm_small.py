@@ -18,7 +18,10 @@ class Config:
     rate: int = 0
 
     def __post_init__(self) -> None:
-        assert min(self.vocab, self.width, self.layers) >= 1, "sizes and counts must be whole numbers of at least 1"
+        for name in vars(self).keys() - {"rate"}:
+            size = getattr(self, name)
+            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
+            setattr(self, name, int(size))  # 24.0 is 24
         assert self.rate == 0, f"`dropout` was compiled for this number: compile again with --set: {self}"
 
 

@@ -26,8 +26,9 @@ class Config:
     context: int = 32_768
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
-        assert self.width >= 16 * self.heads, f"FlexAttention takes heads of at least 16 channels: {self}"
+        for name, size in vars(self).items():
+            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
+            setattr(self, name, int(size))  # 24.0 is 24
         assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
         assert self.heads % self.kv_heads == 0, f"heads must be a multiple of kv_heads: {self}"
         assert self.width % (2 * self.heads) == 0, f"rope needs an even number of channels: {self}"

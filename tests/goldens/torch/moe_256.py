@@ -22,9 +22,10 @@ class Config:
     vocab: int = 793_471
 
     def __post_init__(self) -> None:
-        assert min(self.experts, self.top_k, self.width, self.hidden, self.vocab) >= 1, (
-            f"sizes and counts must be whole numbers of at least 1: {self}"
-        )
+        for name in vars(self).keys() - {"groups"}:
+            size = getattr(self, name)
+            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
+            setattr(self, name, int(size))  # 24.0 is 24
         assert self.groups == 0, f"`groups == 0` was decided by these numbers: compile again with --set: {self}"
         assert self.top_k <= self.experts, f"top_k must be at most the number of experts: {self}"
         assert self.top_k < self.experts, "`k < experts` was decided by these numbers: compile again with --set"

@@ -21,7 +21,9 @@ class Config:
     heads: int = 1
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        for name, size in vars(self).items():
+            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
+            setattr(self, name, int(size))  # 24.0 is 24
         assert self.heads == 1, f"`forward` is written for this number: compile again with --set: {self}"
 
 

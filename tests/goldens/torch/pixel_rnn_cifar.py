@@ -20,7 +20,9 @@ class Config:
     levels: int = 256
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        for name, size in vars(self).items():
+            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
+            setattr(self, name, int(size))  # 24.0 is 24
 
 
 class FirstOwnPixel(nn.Module):

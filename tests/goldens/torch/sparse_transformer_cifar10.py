@@ -23,9 +23,10 @@ class Config:
     vocab: int = 256
 
     def __post_init__(self) -> None:
-        assert min(self.pairs, self.width, self.heads, self.side, self.stride, self.vocab) >= 1, (
-            f"sizes and counts must be whole numbers of at least 1: {self}"
-        )
+        for name in vars(self).keys() - {"narrow", "dropout"}:
+            size = getattr(self, name)
+            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
+            setattr(self, name, int(size))  # 24.0 is 24
         assert 0 <= self.dropout < 1, f"dropout must be at least 0 and less than 1: {self}"
         assert self.narrow != 0, f"`width / narrow` must not divide by 0: {self}"
         assert self.width / self.narrow / self.heads >= 1, f"width / narrow / heads must be at least 1: {self}"

@@ -22,7 +22,9 @@ class Config:
     classes: int = 1000
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        for name, size in vars(self).items():
+            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
+            setattr(self, name, int(size))  # 24.0 is 24
         assert self.image > self.patch - 1, f"the kernel must not be longer than its input: {self}"
         assert self.image % self.patch == 0, f"the image size must be a multiple of the patch size: {self}"
         assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"

@@ -22,7 +22,10 @@ class Config:
     depth: int = 10
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        for name in vars(self).keys() - {"stacks", "depth"}:
+            size = getattr(self, name)
+            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
+            setattr(self, name, int(size))  # 24.0 is 24
         assert self.stacks == 3, f"`forward` is written for this number: compile again with --set: {self}"
         assert self.depth == 10, f"`forward` is written for this number: compile again with --set: {self}"
 

@@ -20,7 +20,9 @@ class Config:
     vocab: int = 32_000
 
     def __post_init__(self) -> None:
-        assert min(vars(self).values()) >= 1, f"sizes and counts must be whole numbers of at least 1: {self}"
+        for name, size in vars(self).items():
+            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
+            setattr(self, name, int(size))  # 24.0 is 24
         assert self.width % self.heads == 0, f"the width must be a multiple of heads: {self}"
         assert self.width % 2 == 0, f"the width must be even: half are sines, half cosines: {self}"
 
