@@ -13,7 +13,7 @@ from archdsl.estimates.fit import Workload, fit, period
 from archdsl.estimates.memory import estimate as count
 from archdsl.estimates.mesh import parse_mesh
 from archdsl.estimates.needs import needs
-from archdsl.estimates.sharding import Step, StepPlan
+from archdsl.estimates.sharding import Step, StepPlan, shard
 
 # Layers come in threes.
 THREES = TINY.replace("  blocks:", '  assert layers % 3 == 0, "in threes"\n  blocks:').replace(
@@ -87,6 +87,39 @@ def test_groups_keep_their_size(params: int) -> None:
     assert (heads, kv_heads) == (width // 128, heads // 4)
     assert kv_heads % 2 == 0
     assert found.used > 0.9
+
+
+@pytest.mark.parametrize(
+    ("vary", "params", "mesh"),
+    [
+        (["layers", "width", "hidden", "heads", "kv_heads"], 7_000_000_000, "dp=8"),
+        (["layers", "width", "hidden"], 2_600_000_000, "dp=1"),
+        (["width", "heads", "hidden"], 400_000_000_000, "dp=1"),
+        (["layers", "width", "vocab"], 30_000_000_000, "dp=1"),
+    ],
+)
+def test_the_budget_is_used(vary: list[str], params: int, mesh: str) -> None:
+    """Where one of the sizes has fine steps, to the last percent; heads that are varied follow the width too, and four
+    or eight ranks can share them as they can the spec's own, whatever the axes of the mesh."""
+    found = fit("llama3_8b", vary=vary, params=params, run=Workload(mesh=parse_mesh(mesh), batch=8, seq=128))
+    assert 0.99 < found.used <= 1
+    assert found.varied.keys() == {*vary}
+    settings = dict(item.split("=") for item in found.set[1::2])
+    assert archdsl.estimate("llama3_8b", set=settings).params.total == found.parameters
+    heads = {**found.varied, **found.followed}
+    assert heads["width"] == 128 * heads["heads"] == 512 * heads["kv_heads"]
+    assert heads["kv_heads"] % 4 == 0
+    if mesh == "dp=8":
+        assert shard(archdsl.load("llama3_8b", set=settings), StepPlan(parse_mesh("tp=8")), seq=128).devices == 8
+
+
+def test_experts_are_fitted_to_a_mesh() -> None:
+    """With the hidden channels of experts over two ranks twice as many layers fit, but for what is whole on each."""
+    one, two = (
+        fit(text=EXPERTS, vary=["layers"], memory=2**23, run=Workload(mesh=parse_mesh(mesh), seq=16))
+        for mesh in ("dp=1", "tp=2")
+    )
+    assert 1.8 * one.varied["layers"] < two.varied["layers"] <= 2 * one.varied["layers"]
 
 
 def test_one_head_of_keys_stays_one() -> None:

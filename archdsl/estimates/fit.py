@@ -2,16 +2,18 @@
 
 Hyper-parameters are varied in multiples that run fast: `width`, `hidden` and whatever ends with `_hidden` by 128, all
 others by 1, unless the caller says otherwise; layers of several kinds in turn by whole turns. Where the width is
-varied, what belongs to it follows, unless it is varied or set itself: `heads`, so that the size of a head stays what
-the spec says; other numbers of heads (`kv_heads`), so that the size of a group does; `hidden` and `…_hidden` in the
-spec's proportion, rounded to their multiple. Heads are such that the ranks of a mesh can share them or, where none is
-given, as many ranks (8, 4, 2) as the spec's own could, as long as that costs at most 5 % of the model's size.
+varied, what belongs to it follows, unless it is set itself: `heads`, so that the size of a head stays what the spec
+says; other numbers of heads (`kv_heads`), so that the size of a group does; `hidden` and `…_hidden`, unless they are
+varied, in the spec's proportion, rounded to their multiple. Heads are such that the ranks of a mesh's `tp` can share
+them or, where there are none, as many ranks (8, 4, 2) as the spec's own could, as long as that costs at most 2 % of the
+model's size.
 
-With width and layers varied, their aspect ratio (width / layers) stays within a factor of two of the spec's own; over
-such a range the loss of a transformer of a given size moves by a few percent at most (Kaplan et al., 2020, section 3.1
-and figure 5). Each width gets as many layers as fit. Of those models that are within `slack` of the largest one, the
-one whose aspect ratio is nearest to the spec's is taken. Any other names grow in the spec's proportions. Every count is
-exact, and the same question has the same answer.
+One search finds them all. First everything grows in the spec's proportions, as far as it fits. Around that point the
+size of the finest steps becomes as large as fits, for several values of the others; sizes stay within a factor of two
+of the spec's proportions. (Over such a range of width / layers the loss of a transformer of a given size moves by a few
+percent at most: Kaplan et al., 2020, section 3.1 and figure 5.) Of those models that are within `slack` of the largest
+one, the one nearest to the spec's proportions is taken. Every count is exact, and the same question has the same
+answer.
 
 Memory is that of a training step or, for decoding, that of weights and of what a decoder keeps. Instead of sizes of
 the model, `batch` and `seq` can be varied then: sequences become as long as the context and the memory allow, in
@@ -22,8 +24,9 @@ It is assumed that a model grows with what is varied. Settings at which the spec
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -49,14 +52,16 @@ MULTIPLE = 128
 SLACK = 0.01
 ASPECT = ("width", "layers")
 RANKS = (8, 4, 2, 1)
-ENOUGH = 0.95
+ENOUGH = 0.98
 """What part of the largest model one may have whose heads more ranks can share."""
 PARTS = 64
 """Where sizes grow together: by so small a part of the spec's own."""
 TRIES = 64
 """So many settings on end may be impossible before a search gives a direction up."""
-ALL_WRONG = 300
-"""After so many impossible settings, and no possible one, a search ends."""
+AROUND = {1: 12, 2: 2, 3: 1}
+"""So many steps around the spec's proportions are tried of each size but the finest one, by how many these are."""
+SPREAD = 2.0
+"""Sizes stay within such a factor of the spec's proportions."""
 _FARTHEST = 2**40
 _PLENTY = 4096
 
@@ -182,24 +187,23 @@ def fit(
     report = estimate(model_)
     told = (("parameters", params), ("active", active), ("memory", memory))
     budget = {k: v for k, v in told if v is not None}
-    sizes = _demand(report, vary, budget, set or {}, multiple or {}, aspect)
+    named = _demand(report, vary, budget, set or {}, multiple or {}, aspect)
+    sizes = {name: n for name, n in named.items() if "width" not in named or not follows(name, named)}
     asked = run or Workload()
     if memory is not None and asked.decode:
         planned(model_)
-    ratio = _Ratio.of(sizes, aspect) if sizes.keys() == {*ASPECT} else None
+    ratio = _Ratio.of(sizes, aspect) if sizes.keys() >= {*ASPECT} else None
     trouble: ArchError | None = None
     reports: list[FitReport] = []
-    for ranks in (asked.mesh.tp,) if asked.mesh != Mesh() else RANKS:
+    for ranks in (asked.mesh.tp,) if asked.mesh.tp > 1 else RANKS:
         multiples = dict(multiple or {})
         search = _Search(found, given, allow_noncausal, report, sizes, budget, multiples, asked, model_, ranks)
         try:
             if search.of_run:
                 chosen = _batches(search)
-            elif ratio is not None:
-                chosen = _two(search, ratio, slack, progress)
             else:
-                chosen = _one(search) if len(vary) == 1 else _many(search)
-            reports.append(_report(search, chosen, ratio, report))
+                chosen = _one(search) if len(sizes) == 1 else _several(search, ratio, slack, progress)
+            reports.append(_report(search, chosen, named, ratio, report))
         except ArchError as problem:
             trouble = problem
             if problem.diagnostics[0].code != "E0505":
@@ -253,7 +257,7 @@ def _demand(
     if any(n < 1 for n in multiple.values()):
         raise error("E0505", "a size is a multiple of 1 or more", help="for instance `--multiple width=128`")
     if aspect is not None:
-        if {*vary} != {*ASPECT}:
+        if not {*vary} >= {*ASPECT}:
             raise error("E0505", "an aspect ratio is one of width and layers", help="--vary layers,width")
         if not 0 < aspect[0] <= aspect[1]:
             raise error("E0505", f"no aspect ratio lies in {aspect[0]:g}..{aspect[1]:g}", help="for instance 64..128")
@@ -265,6 +269,12 @@ def _demand(
 
 def _step(name: str, multiple: Mapping[str, int]) -> int:
     return multiple.get(name, MULTIPLE if name in ("width", "hidden") or name.endswith("_hidden") else 1)
+
+
+def follows(name: str, config: Container[str]) -> bool:
+    """Return whether a number is one of heads, which follow the width so that the size of a head, and of a group, stays
+    the same."""
+    return name == "heads" or (name.endswith("_heads") and "heads" in config)
 
 
 def period(model: Model) -> int:
@@ -297,9 +307,6 @@ class _Ratio(Frozen):
 
     def holds(self, values: Values) -> bool:
         return self.low <= values[self.over] / values[self.under] <= self.high
-
-    def distance(self, values: Values) -> float:
-        return abs(math.log(values[self.over] / values[self.under] / self.own))
 
 
 class _Counted(Frozen):
@@ -351,7 +358,7 @@ class _Search:
             unit = 1
             for follower, own in self.followed_heads.items():
                 # Of so many heads of queries each such head is one group; a single one is shared by all.
-                ranks = self.ranks if self.run.mesh != Mesh() else math.gcd(own, self.ranks)
+                ranks = self.ranks if self.run.mesh.tp > 1 else math.gcd(own, self.ranks)
                 least = self.multiple.get(follower, ranks if own > 1 else 1)
                 unit = math.lcm(unit, least * (heads // own if own > 1 else 1))
             step = math.lcm(step, self.sizes["width"] // math.gcd(self.sizes["width"], heads) * unit)
@@ -383,9 +390,7 @@ class _Search:
         if "width" not in self.sizes:
             return []
         free = [k for k, v in self.report.config.items() if isinstance(v, int) and k not in {*self.sizes, *self.given}]
-        heads = [k for k in free if k.endswith("_heads")] if "heads" in free else []
-        hidden = [k for k in free if k == "hidden" or k.endswith("_hidden")]
-        return [k for k in free if k == "heads" or k in heads or k in hidden]
+        return [k for k in free if follows(k, free) or k == "hidden" or k.endswith("_hidden")]
 
     def follow(self, values: Values) -> Values:
         """What the sizes of a width bring with them."""
@@ -411,7 +416,8 @@ class _Search:
                 model = self.model if self.of_run else load_found(self.found, settings, self.allow_noncausal)
                 params = self.report.params if self.of_run else estimate(model).params
                 run = self.run_at(values)
-                needed = "memory" in self.budget or run.mesh != Mesh()
+                over = any(n > self.budget.get(name, n) for name, n in _Counted(params, None).counts.items())
+                needed = "memory" in self.budget or (run.mesh != Mesh() and not over)
                 need = memory_need(model, run) if needed else None
                 self.memo[key] = _Counted(params, need)
             except ArchError as problem:
@@ -513,22 +519,91 @@ def _most(search: _Search, at: Callable[[int], Values], last: int | None) -> int
     return best
 
 
-def _many(search: _Search) -> Values:
-    """Several sizes in the spec's proportions, then each at most as large as in the next model, which does not fit."""
+def _several(
+    search: _Search, ratio: _Ratio | None, slack: float, progress: Callable[[int, int], None] | None
+) -> Values:
+    """Several sizes, near the spec's proportions."""
+    own, steps = search.sizes, {name: search.step(name) for name in search.sizes}
 
-    def at(i: int) -> Values:
-        steps = {name: search.step(name) for name in search.sizes}
-        return {name: max(1, round(own * i / PARTS / steps[name])) * steps[name] for name, own in search.sizes.items()}
+    def scaled(i: int) -> Values:
+        return {name: max(1, round(n * i / PARTS / steps[name])) * steps[name] for name, n in own.items()}
 
-    best, smallest = search.largest(at, 1, None)
+    best, smallest = search.largest(scaled, 1, None)
     if best is None:
-        raise _nothing(search, None if smallest is None else at(smallest))
-    found = at(best)
-    for name, most in at(best + 1).items():
-        step = search.step(name)
-        while found[name] < most and (search.used({**found, name: found[name] + step}) or 2.0) <= 1:
-            found[name] += step
-    return found
+        raise _nothing(search, None if smallest is None else scaled(smallest))
+    finest = min(own, key=lambda name: steps[name] / own[name])
+    others = [name for name in own if name != finest]
+    around = AROUND.get(len(others), 0)
+    centre = scaled(best)
+    ranges = [[n for k in range(-around, around + 1) if (n := centre[x] + k * steps[x]) > 0] for x in others]
+    # From the spec's proportions outwards: beyond what is too large, or wholly fits, there is nothing to be found.
+    points = sorted(
+        itertools.product(*ranges),
+        key=lambda p: sum(abs(math.log(n / centre[x])) for n, x in zip(p, others, strict=True)),
+    )
+    found: list[Values] = []
+    large: list[tuple[int, ...]] = []
+    small: list[tuple[int, ...]] = []
+    for tried, point in enumerate(points):
+        if progress is not None:
+            progress(tried + 1, len(points))
+        if any(_at_most(p, point) for p in large) or any(_at_most(point, p) for p in small):
+            continue
+        fixed = dict(zip(others, point, strict=True))
+
+        def at(j: int, fixed: Values = fixed) -> Values:
+            return {name: fixed.get(name, j * steps[finest]) for name in own}
+
+        low, high = _between(fixed, finest, own, ratio)
+        first, last = max(1, math.ceil(low / steps[finest] - 1e-9)), math.floor(high / steps[finest] + 1e-9)
+        if first > last:
+            continue
+        if (search.used(at(first)) or 0.0) > 1:
+            large.append(point)
+        elif (search.used(at(last)) or 2.0) <= 1:
+            small.append(point)
+            found.append(at(last))
+        else:
+            j, _ = search.largest(at, first, last)
+            found += [at(j)] if j is not None else []
+    found = found or [centre]
+    size = next((name for name in search.budget if name != "memory"), "parameters")
+
+    def count(values: Values) -> int:
+        p = search.count(values)
+        assert p is not None
+        return p.counts[size]
+
+    enough = (1 - slack) * max(count(v) for v in found)
+    return min((v for v in found if count(v) >= enough), key=lambda v: (_spread(v, own), -count(v), *v.values()))
+
+
+def _spread(values: Values, own: Values) -> float:
+    """Return how far sizes are from the spec's proportions: 1 if they have them, 2 if one is twice too large."""
+    scales = [n / own[name] for name, n in values.items()]
+    return max(scales) / min(scales)
+
+
+def _at_most(a: Iterable[int], b: Iterable[int]) -> bool:
+    return all(x <= y for x, y in zip(a, b, strict=True))
+
+
+def _between(fixed: Values, name: str, own: Values, ratio: _Ratio | None) -> tuple[float, float]:
+    """Return between what a size is near the spec's proportions, beside others that are given; nothing lies there where
+    these are not. Of width and layers the aspect ratio says how near."""
+    scales = {n: value / own[n] for n, value in fixed.items() if ratio is None or n != ratio.under}
+    if (scales and max(scales.values()) > SPREAD * min(scales.values())) or not (
+        ratio is None or name in (ratio.over, ratio.under) or ratio.holds(fixed)
+    ):
+        return 1, 0
+    if ratio is not None and name == ratio.under:
+        return fixed[ratio.over] / ratio.high, fixed[ratio.over] / ratio.low
+    low, high = (max(scales.values()) / SPREAD, min(scales.values()) * SPREAD) if scales else (0.0, math.inf)
+    if ratio is not None and name == ratio.over:
+        return max(low * own[name], fixed[ratio.under] * ratio.low), min(
+            high * own[name], fixed[ratio.under] * ratio.high
+        )
+    return low * own[name], high * own[name]
 
 
 def _batches(search: _Search) -> Values:
@@ -545,70 +620,6 @@ def _batches(search: _Search) -> Values:
 
             found[name] = _most(search, at, last) * step
     return found
-
-
-def _two(search: _Search, ratio: _Ratio, slack: float, progress: Callable[[int, int], None] | None) -> Values:
-    """Two sizes: for each of the one, as much of the other as fits."""
-    wide, deep = search.step(ratio.over), search.step(ratio.under)
-
-    def bounds(i: int) -> tuple[int, int]:
-        first = max(1, math.ceil(i * wide / ratio.high / deep - 1e-9))
-        return first, math.floor(i * wide / ratio.low / deep + 1e-9)
-
-    def at(i: int) -> Callable[[int], Values]:
-        return lambda j: {ratio.over: i * wide, ratio.under: j * deep}
-
-    def deepest(i: int) -> float | None:
-        """What the deepest model of a width uses, or of the next one that is possible."""
-        for k in range(i, i + TRIES):
-            if len(search.memo) > ALL_WRONG and not any(search.memo.values()):
-                raise _nothing(search, None)
-            first, last = bounds(k)
-            j, _ = search.below(at(k), last, first)
-            if j is not None:
-                return search.used(at(k)(j))
-        return None
-
-    def over(i: int) -> bool:
-        used = deepest(i)
-        return used is not None and used > 1
-
-    high = 1
-    while not over(high):
-        high *= 2
-        if high * wide > _FARTHEST:
-            raise _unbounded(search)
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if over(middle) else (middle, high)
-    found: list[Values] = []
-    smallest: Values | None = None
-    idle, i = 0, max(low, 1)
-    # A model of this aspect grows with the cube of its width.
-    likely = max(2, round(i * (ratio.high / ratio.low) ** (1 / 3)) - i + 2)
-    while idle < TRIES:
-        j, least = search.largest(at(i), *bounds(i)) if bounds(i)[0] <= bounds(i)[1] else (None, None)
-        if j is not None:
-            found.append(at(i)(j))
-        elif least is not None:
-            smallest = smallest or at(i)(least)
-            break
-        idle = 0 if j is not None else idle + 1
-        i += 1
-        if progress is not None:
-            progress(min(i - max(low, 1), likely), likely)
-    if not found:
-        raise _nothing(search, smallest)
-    size = next((name for name in search.budget if name != "memory"), "parameters")
-
-    def count(values: Values) -> int:
-        p = search.count(values)
-        assert p is not None
-        return p.counts[size]
-
-    enough = (1 - slack) * max(count(v) for v in found)
-    return min((v for v in found if count(v) >= enough), key=lambda v: (ratio.distance(v), -count(v), v[ratio.over]))
 
 
 def _unbounded(search: _Search) -> ArchError:
@@ -647,7 +658,9 @@ def _nothing(search: _Search, smallest: Values | None) -> ArchError:
     )
 
 
-def _report(search: _Search, chosen: Values, ratio: _Ratio | None, report: ParamsReport) -> FitReport:
+def _report(
+    search: _Search, chosen: Values, named: Collection[str], ratio: _Ratio | None, report: ParamsReport
+) -> FitReport:
     counted = search.count(chosen)
     assert counted is not None
     p = counted.params
@@ -665,8 +678,8 @@ def _report(search: _Search, chosen: Values, ratio: _Ratio | None, report: Param
         model=report.model,
         source=report.source,
         budget=search.budget,
-        varied=chosen,
-        followed=followed,
+        varied={name: sizes.get(name, chosen.get(name, 0)) for name in named},
+        followed={name: n for name, n in followed.items() if name not in named},
         set=arguments,
         parameters=p.total,
         non_embedding=p.non_embedding,
