@@ -139,6 +139,7 @@ def import_folder(
         spec=str(output), model_type=kind, family=settings.spec.name, parameters=total(model), weights=None, tensors=0,
         files=[], doubts=[], difference=None, tolerance=tolerance,
     )  # fmt: skip
+    beside = folder.beside() if weights else {}  # before anything is written: it may be broken
     if weights and folder.shapes:
         mapper = Mapper(found, model, folder.shapes)
         path = output.with_suffix(".safetensors")
@@ -146,7 +147,7 @@ def import_folder(
             weights_from(folder, mapper, path, told)
         report.weights, report.tensors, report.doubts = str(path), len(mapper.taken), doubts(mapper)
     if weights:
-        report.files += map(str, carry(folder.beside(), output))
+        report.files += map(str, carry(beside, output))
     write_text(output, text)
     if check:
         unread = [*found.drops, *(d.removeprefix(found.base) for d in found.drops)]

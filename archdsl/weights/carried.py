@@ -41,7 +41,7 @@ def files_beside_tensors(folder: Path) -> dict[str, Path]:
     for path in sorted(folder.iterdir()):
         if path.is_file():
             files |= {path.name: path} if _goes_along(path) else {}
-        elif path.is_dir() and not path.name.startswith("."):
+        elif path.is_dir() and not path.is_symlink() and not path.name.startswith("."):
             below = sorted(path.iterdir())
             if not any(p.suffix in TENSORS for p in below):
                 files |= {f"{path.name}/{p.name}": p for p in below if p.is_file() and _goes_along(p)}

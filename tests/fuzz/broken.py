@@ -759,7 +759,12 @@ def _limited() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _child(write: int, seed: int, numbers: range) -> None:
+Make = Callable[[int, int], Case]
+"""The input of a seed and a number."""
+Judge = Callable[[Case, Path], Verdict]
+
+
+def _child(write: int, seed: int, numbers: range, make: Make, check: Judge) -> None:
     """Judge inputs and tell about each in a line: its number before it is looked at, its verdict after."""
     _limited()
     folder = Path(tempfile.mkdtemp(prefix="broken"))
@@ -767,8 +772,8 @@ def _child(write: int, seed: int, numbers: range) -> None:
     try:
         for number in numbers:
             os.write(write, f"{number}\n".encode())
-            made = case(seed, number)
-            verdict = judge(made, folder)
+            made = make(seed, number)
+            verdict = check(made, folder)
             told = (
                 {"kind": made.kind, **vars(verdict)}
                 if verdict.is_finding
@@ -785,6 +790,8 @@ class Worker:
 
     seed: int
     numbers: range
+    make: Make
+    check: Judge
     pid: int = 0
     read: int = 0
     rest: bytes = b""
@@ -798,7 +805,7 @@ class Worker:
             os.close(self.read)
             code = 1
             try:
-                _child(write, self.seed, self.numbers)
+                _child(write, self.seed, self.numbers, self.make, self.check)
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -839,14 +846,19 @@ class Summary:
         return new
 
 
-def run(seed: int, count: int, jobs: int, tell: Callable[[str], None]) -> Summary:
+def run(
+    seed: int, count: int, jobs: int, tell: Callable[[str], None], make: Make = case, check: Judge = judge
+) -> Summary:
     """Judge `count` inputs in `jobs` children."""
-    named(), words()
+    if make is case:
+        named(), words()
     with tempfile.TemporaryDirectory() as folder:
-        judge(Case("first", TINY), Path(folder))  # what is imported on the way, children have from here
+        # what is imported on the way, children have from here
+        check(Case("first", TINY) if make is case else make(seed, 0), Path(folder))
     summary = Summary()
     share = -(-count // jobs)
-    workers = [Worker(seed, range(i * share, min((i + 1) * share, count))) for i in range(jobs)]
+    parts = (range(i * share, min((i + 1) * share, count)) for i in range(jobs))
+    workers = [Worker(seed, part, make, check) for part in parts]
     for worker in workers:
         worker.start()
     started = last = time.monotonic()
@@ -868,7 +880,7 @@ def run(seed: int, count: int, jobs: int, tell: Callable[[str], None]) -> Summar
                 continue
             workers.remove(worker)
             if status and worker.current is not None:  # it died of this one
-                verdict = Verdict("died", f"status {status} kind {case(seed, worker.current).kind}")
+                verdict = Verdict("died", f"status {status} kind {make(seed, worker.current).kind}")
                 _note(summary, worker.current, "died", verdict, tell)
                 worker.numbers = range(worker.current + 1, worker.numbers.stop)
                 worker.start()
