@@ -94,6 +94,14 @@ def test_less_is_saved_where_more_is_computed_again(name: str, dtype: Dtype) -> 
 
 
 @measured
+def test_targets_are_apart_from_an_input_of_that_name() -> None:
+    model = graph("xlnet:xlnet_base")
+    found = with_measured(memory(model, batch=BATCH, seq=TIME), model, "none")
+    assert found.loss == "chunked"
+    assert found.measured is not None
+
+
+@measured
 def test_the_report_names_kernels_that_hold_more() -> None:
     """Dropout in attention, a window, and RMS norms are what a CPU has no fused kernels for."""
     layer = "attention: mha(heads: 2)  ffn: mlp(hidden: 32)"

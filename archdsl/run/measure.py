@@ -54,17 +54,17 @@ def measure(
         with FakeTensorMode(allow_non_fake_inputs=True):
             materialize(module)
             given = inputs_of(model, sizes, getattr(torch, dtype))
-            if chunked:
+            if chunked:  # the targets of the loss come last
                 ((_, logits),) = model.outputs
                 shape = [whole_at(d.value, dict(sizes)) for d in logits.shape[:-1]]
-                given["targets"] = torch.empty(shape, dtype=torch.long)
-            held = [*module.parameters(), *module.buffers(), *given.values()]
+                given.append(torch.empty(shape, dtype=torch.long))
+            held = [*module.parameters(), *module.buffers(), *given]
             with Storages(held) as alive:
-                behind = [t.grad_fn for t in outputs_of(module(*given.values()))]
+                behind = [t.grad_fn for t in outputs_of(module(*given))]
                 saved = alive.bytes
             del behind
             with Storages(held) as alive:
-                losses = [loss_of(outputs_of(module(*given.values())), loss)]
+                losses = [loss_of(outputs_of(module(*given)), loss)]
                 forward, alive.peak = alive.peak, alive.bytes
                 losses.pop().backward()  # type: ignore[no-untyped-call]
     except RuntimeError as problem:
@@ -74,7 +74,7 @@ def measure(
             f"PyTorch cannot run the emitted file on tensors without numbers: {reason}",
             help="without `--measure` the memory of the step is estimated",
         ) from None
-    inputs = sum(t.nbytes for t in given.values())
+    inputs = sum(t.nbytes for t in given)
     # Without numbers PyTorch lays out the result of batch normalization otherwise, which may spare a copy.
     laid_out = not any(isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d) for m in module.modules())
     return Measured(
@@ -102,13 +102,13 @@ def materialize(module: nn.Module) -> None:
                     table[name] = known[id(t)] = fake
 
 
-def inputs_of(model: Model, sizes: Mapping[str, int], dtype: torch.dtype) -> dict[str, Tensor]:
+def inputs_of(model: Model, sizes: Mapping[str, int], dtype: torch.dtype) -> list[Tensor]:
     """Empty inputs of a model."""
-    found = {}
-    for name, value in model.inputs:
+    found = []
+    for _, value in model.inputs:
         shape = [whole_at(d.value, dict(sizes)) for d in value.shape]
         kind = torch.bool if value.is_bool else torch.int64 if value.is_int else dtype
-        found[name] = torch.empty(shape, dtype=torch.float32 if value.dtype == "float32" else kind)
+        found.append(torch.empty(shape, dtype=torch.float32 if value.dtype == "float32" else kind))
     return found
 
 
