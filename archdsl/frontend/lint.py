@@ -3,6 +3,7 @@ only."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from archdsl.dependence.causality import assumptions
@@ -15,7 +16,9 @@ from archdsl.frontend.schemes import SCHEMES
 from archdsl.ir import masks
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, OpNode, Value
+from archdsl.ir.paths import is_reserved
 from archdsl.ir.walk import every_node, nodes_below, ops_below
+from archdsl.ir.weights import weights
 from archdsl.ops import registry
 from archdsl.resources import library_index
 from archdsl.syntax import ast
@@ -44,6 +47,7 @@ def lints(model: Model, module: SpecModule) -> list[Diagnostic]:
         *_dead(module),
         *_without_effect(module),
         *_hiding(module),
+        *_renamed(model),
         *_sizes(model),
         *_matrices(model),
         *_heads(model),
@@ -185,6 +189,18 @@ def _hiding(module: SpecModule) -> Iterator[Diagnostic]:
                 span,
                 help="that is allowed; another name tells them apart",
             )
+
+
+def _renamed(model: Model) -> Iterator[Diagnostic]:
+    """W0204: weights that are saved under another name than the spec gives."""
+    found: dict[str, Span | None] = {}
+    for weight in weights(model):
+        for step in weight.path.split("."):
+            if step.endswith("_") and is_reserved(step[:-1]) and not re.search(rf"\b{step}\b", model.source_text):
+                found.setdefault(step, weight.span)
+    for step, span in found.items():
+        text = f"`{step[:-1]}` is saved as `{step}`: what is emitted has an attribute `{step[:-1]}` of its own"
+        yield Diagnostic("W0204", text, span, help="another name is the same in the spec and in checkpoints")
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
