@@ -8,8 +8,9 @@ they are paired as the graphs are.
 from __future__ import annotations
 
 import hashlib
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -54,35 +55,38 @@ class NativeType(NamedTuple):
     names: dict[str, str]
 
 
-def native_type(model: Model, prefix: str = "") -> NativeType:
-    """Find the type that a model is, among those of transformers or, with the prefix `gguf_`, of llama.cpp. Raises
-    ArchError E0534 where no type that is known is like it."""
+def native_type(model: Model, prefix: str = "", likely: str = "") -> NativeType:
+    """Find the type that a model is, among those of transformers or, with the prefix `gguf_`, of llama.cpp. The
+    `likely` one is tried first. Raises ArchError E0534 where no type that is known is like it."""
     own = Form(flatten(model))
     names = {starred(w.path) for w in weights(model)}
     known = {kind: m for kind, m in shipped().items() if kind.startswith("gguf_") is bool(prefix)}
     like = sorted(known, key=lambda kind: (not model.name.startswith(kind), -_likeness(names, known[kind])))
     apart = {kind: _apart(names, known[kind], kind) for kind in like[: 3 * NEAREST]}
-    near = sorted(apart, key=lambda kind: (not model.name.startswith(kind), apart[kind]))[:NEAREST]
-    for kind in near:
-        mapping = known[kind]
-        for values in _guesses(model, mapping, mapping.types[kind]):
-            try:
-                text = written(
-                    read_source(mapping.spec, mapping.spec.name), mapping.types[kind], values, model.name, "# The same."
-                )
-                other = load(f"{model.name}.arch", text=text)
-                names_there = own.paired(Form(flatten(other)))
-                if names_there is not None:
-                    config = config_of(mapping, kind, other)
-                    _demand_all_said(mapping, config, other)
-                    return NativeType(kind, mapping, other, config, names_there)
-            except ArchError:
-                continue
-    listed, whose = ", ".join(f"`{kind}`" for kind in near), "llama.cpp" if prefix else "transformers"
+    near = sorted(apart, key=lambda kind: (kind != likely, not model.name.startswith(kind), apart[kind]))
+    order = dict.fromkeys([*([likely] if likely in known else []), *near])
+    closest: tuple[int, str] | None = None
+    for kind, family in _candidates(model, {kind: known[kind] for kind in order}):
+        form = Form(flatten(family))
+        names_there = own.paired(form)
+        if names_there is not None:
+            with suppress(ArchError):
+                config = config_of(known[kind], kind, family)
+                _demand_all_said(known[kind], config, family)
+                return NativeType(kind, known[kind], family, config, names_there)
+            continue
+        distance = own.distance(form)
+        if closest is None or distance < closest[0]:
+            closest = distance, f"`{kind}` {own.difference(form)}"
+    listed, whose = ", ".join(f"`{kind}`" for kind in near[:NEAREST]), "llama.cpp" if prefix else "transformers"
     raise error(
         "E0534",
         f"`{model.name}` is no type of {whose} that is known; the nearest are {listed}",
-        help="`--to hf` without `--native` writes its own classes, as remote code",
+        notes=[closest[1]] if closest is not None else [],
+        help=""
+        if prefix
+        else "`--to hf` without `--native` writes its own classes, as remote code; "
+        "`archdsl weights SPEC --weights FILE --to hf --map TYPE` writes its weights in the names of a type",
     )
 
 
@@ -96,6 +100,24 @@ def says_all(mapping: CheckpointFile, kind: str, config: Mapping[str, Any], mode
     except ArchError:
         return False
     return True
+
+
+def _candidates(model: Model, near: Mapping[str, CheckpointFile]) -> Iterator[tuple[str, Model]]:
+    """Yield types and models of their families that may be the model: first what its spec says in the names of each
+    family, as that of an imported checkpoint does, then guesses for the nearest."""
+
+    def model_of(mapping: CheckpointFile, name: str, values: Mapping[str, Any]) -> Model:
+        source = read_source(mapping.spec, mapping.spec.name)
+        return load(f"{model.name}.arch", text=written(source, name, values, model.name, "# The same."))
+
+    for kind, mapping in near.items():
+        with suppress(ArchError):
+            settings = settings_of(mapping, config_of(mapping, kind, model))
+            yield kind, model_of(mapping, settings.model, settings.values)
+    for kind, mapping in list(near.items())[:NEAREST]:
+        for values in _guesses(model, mapping, mapping.types[kind]):
+            with suppress(ArchError):
+                yield kind, model_of(mapping, mapping.types[kind], values)
 
 
 def _demand_all_said(mapping: CheckpointFile, config: Mapping[str, Any], model: Model) -> None:
@@ -119,15 +141,15 @@ def save(
 ) -> list[Path]:
     """Write a model as a folder of the type of transformers that it is; the files that there are. Arguments and errors
     as of `archdsl.backends.huggingface.folder.save`, and E0534 where it is none."""
-    found = native_type(model)
+    beside = carried(model, weights)
+    said = fields_of(beside, CONFIG)
+    found = native_type(model, likely=str(said.get("model_type")))
     mapper = Mapper(found.mapping, found.model)
     types: list[str] = []
     if weights is not None:
         checkpoint = Checkpoint(weights)
         checkpoint.demand(saved(model))
         types = [e.dtype for e in checkpoint.entries.values()]
-    beside = carried(model, weights)
-    said = fields_of(beside, CONFIG)
     same = says_all(found.mapping, found.kind, said, found.model)
     config = whole_config(found.mapping, found.kind, found.model, token_ids(beside) | said, same)
     config |= {**(tokens or {}), "dtype": dtype_of(said, types)}
@@ -139,7 +161,7 @@ def save(
                 copied(Checkpoint(weights), stored, found.names)
             elif seed is not None:
                 drawn(model, stored, found.names, seed)
-            weights_to(found.model, mapper, stored, output, progress=progress)
+            weights_to(found.model, mapper, stored, output, "".join(config.get("architectures", ())), progress)
     files = copy(beside, output, tokens)
     write_text(output / CONFIG, json_text(config))
     return [*sorted(output.glob("model*.safetensors*")), *files, output / CONFIG]
@@ -258,6 +280,31 @@ class Form:
         inner = tuple((name, form.outputs) for name, form in self.inner[node].items())
         return node.node.op.name, options, given, stored, inner
 
+    def distance(self, other: Form) -> int:
+        """Return how many ops and weights one of two graphs has more often than the other."""
+        mine, theirs = (Counter(map(_described, form.graph.nodes)) for form in (self, other))
+        return ((mine - theirs) + (theirs - mine)).total()
+
+    def difference(self, other: Form) -> str:
+        """Say which op, the first from the outputs on, another graph computes otherwise."""
+        todo = [*zip(self.graph.outputs, other.graph.outputs, strict=False)]
+        seen: set[Value] = set()
+        while todo:
+            a, b = todo.pop(0)
+            one, two = self.makers.get(a), other.makers.get(b)
+            if self.texts[a] == other.texts[b] or one is None or two is None or a in seen:
+                continue
+            seen.add(a)
+            here, there = _described(one), _described(two)
+            if here[0] != there[0]:
+                return f"computes `{there[0]}` where the model computes `{here[0]}`"
+            if here != there:
+                options = [n for n, v in {*here[1]} ^ {*there[1]} if v is not None]
+                return f"computes `{here[0]}` with another {' and another '.join(sorted({*options}))}"
+            inputs = [(x, y) for x, y in zip(one.inputs, two.inputs, strict=False) if isinstance(x, Value)]
+            todo += [(x, y) for x, y in inputs if isinstance(y, Value) and x in self.texts and y in other.texts]
+        return "computes the same of other inputs"
+
     def paired(self, other: Form) -> dict[str, str] | None:
         """What each weight is called in another graph that computes the same; None where it does not."""
         if self.outputs != other.outputs:
@@ -287,6 +334,16 @@ class Form:
 def _read_by(node: FlatNode) -> Sequence[Any]:
     """The values that a node reads, those apart that are read within the body of a scan."""
     return (*node.starts, *node.sequences) if isinstance(node, FlatScan) else node.inputs
+
+
+def _described(node: FlatNode) -> tuple[str, tuple[tuple[str, Any], ...]]:
+    """The op of a node, and its options and the shapes of its weights."""
+    if isinstance(node, FlatParam):
+        return "a weight", (("shape", _shape(node.weight)),)
+    if not isinstance(node, FlatOp):
+        return "scan", ()
+    options = tuple((n, _worth(v)) for n, v in sorted(node.node.options.items()) if n != "init" and v is not None)
+    return node.node.op.name, options + tuple((name, _shape(w)) for name, w in sorted(node.weights.items()))
 
 
 def _weights_of(one: FlatNode, two: FlatNode) -> list[tuple[str, str]]:
