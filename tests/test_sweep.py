@@ -49,6 +49,21 @@ def test_values(given: object, values: list[int]) -> None:
     assert [row.parameters for row in report.rows] == [9 * n for n in values]
 
 
+def test_heads_follow_the_width_as_in_a_fit() -> None:
+    """Each point is a model; what is set stays."""
+    report = sweep("llama3_8b", set={"width": "1024..4096:1024", "layers": 2}, seq=128)
+    assert [row.followed for row in report.rows] == [
+        {"heads": 8 * n, "kv_heads": 2 * n, "hidden": 3584 * n} for n in range(1, 5)
+    ]
+    assert all(row.problem is None for row in report.rows)
+    for row in report.rows:
+        made = archdsl.estimate("llama3_8b", set={**row.settings, **row.followed})
+        assert made.params.total == row.parameters
+    kept = sweep("llama3_8b", set={"width": 2048, "heads": 32, "hidden": 1024, "layers": 2}, seq=128)
+    assert kept.rows[0].followed == {}  # a group of heads that are set has no size to keep
+    assert sweep("llama3_8b", set={"layers": 2}, seq=128).followed == []
+
+
 def test_values_of_other_kinds(tiny: Path) -> None:
     report = sweep(tiny, set={"rate": "0.0,1e-1", "deep": "true,false"})
     assert [list(row.settings.values()) for row in report.rows] == [
@@ -99,7 +114,7 @@ def test_every_row_is_what_estimate_says() -> None:
     report = sweep("llama3_8b", set={"layers": "2,4", "width": "1024..2048*2"}, seq=512)
     assert [list(row.settings.values()) for row in report.rows] == [[2, 1024], [2, 2048], [4, 1024], [4, 2048]]
     for row in report.rows:
-        alone = estimate(archdsl.load("llama3_8b", set=row.settings), seq=512)
+        alone = estimate(archdsl.load("llama3_8b", set={**row.settings, **row.followed}), seq=512)
         p = alone.params
         assert (row.parameters, row.non_embedding, row.active, row.ratio) == (
             p.total,

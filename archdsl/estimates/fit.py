@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, did_you_mean, error
+from archdsl.estimates.follow import MULTIPLE, followed, followers, follows, step_of
 from archdsl.estimates.mesh import Mesh
 from archdsl.estimates.needs import Inference, Need, training
 from archdsl.estimates.params import Params, ParamsReport, estimate
@@ -47,8 +48,6 @@ from archdsl.passes.decode import planned
 if TYPE_CHECKING:
     from archdsl.ir.graph import Model
 
-MULTIPLE = 128
-"""What widths and hidden sizes are multiples of: a tile of a matrix unit is filled."""
 SLACK = 0.01
 ASPECT = ("width", "layers")
 RANKS = (8, 4, 2, 1)
@@ -267,16 +266,6 @@ def _demand(
 # --- what is varied, and what follows ---------------------------------------------------------------------------------
 
 
-def _step(name: str, multiple: Mapping[str, int]) -> int:
-    return multiple.get(name, MULTIPLE if name in ("width", "hidden") or name.endswith("_hidden") else 1)
-
-
-def follows(name: str, config: Container[str]) -> bool:
-    """Return whether a number is one of heads, which follow the width so that the size of a head, and of a group, stays
-    the same."""
-    return name == "heads" or (name.endswith("_heads") and "heads" in config)
-
-
 def period(model: Model) -> int:
     """Return how many layers make a turn where a stack has several kinds of them in turn (five local, one global);
     1 where it has not."""
@@ -350,7 +339,7 @@ class _Search:
         """What `name` is a multiple of. A width also leaves each head its size."""
         if name == "seq" and self.of_run:
             return self.multiple.get(name, min(MULTIPLE, self.context or MULTIPLE))
-        step = _step(name, self.multiple)
+        step = step_of(name, self.multiple)
         if name == "layers":
             return math.lcm(step, period(self.model))
         if name == "width" and "heads" in self.followed_heads:
@@ -367,8 +356,7 @@ class _Search:
     @property
     def followed_heads(self) -> Values:
         """Numbers of heads that follow the width, as the spec has them."""
-        config = self.report.config
-        return {k: int(config[k]) for k in self.followers if k == "heads" or k.endswith("_heads")}
+        return {k: n for k, n in self.followers.items() if k == "heads" or k.endswith("_heads")}
 
     @property
     def of_run(self) -> bool:
@@ -386,26 +374,14 @@ class _Search:
         return replace(self.run, batch=values.get("batch", self.run.batch), seq=values.get("seq", self.run.seq))
 
     @property
-    def followers(self) -> list[str]:
-        if "width" not in self.sizes:
-            return []
-        free = [k for k, v in self.report.config.items() if isinstance(v, int) and k not in {*self.sizes, *self.given}]
-        return [k for k in free if follows(k, free) or k == "hidden" or k.endswith("_hidden")]
+    def followers(self) -> Values:
+        kept = {*self.sizes, *self.given}
+        return followers(self.report.config, kept) if "width" in self.sizes else {}
 
     def follow(self, values: Values) -> Values:
         """What the sizes of a width bring with them."""
-        own = {k: int(v) for k, v in self.report.config.items() if k in self.followers}
-        found: Values = {}
-        for name, was in own.items():
-            scaled = was * values["width"] / self.sizes["width"]
-            if name == "heads" or name.endswith("_heads"):
-                found[name] = max(1, round(scaled))
-            else:
-                step = _step(name, self.multiple)
-                found[name] = max(1, round(scaled / step)) * step
-            if name.endswith("_heads") and was == 1:
-                found[name] = 1
-        return found
+        own = self.followers
+        return followed(own, values["width"] / self.sizes["width"], self.multiple) if own else {}
 
     def count(self, values: Values) -> _Counted | None:
         """What a model holds and needs; None where the spec is wrong at these sizes."""
@@ -664,12 +640,12 @@ def _report(
     counted = search.count(chosen)
     assert counted is not None
     p = counted.params
-    followed = search.follow(chosen)
+    brought = search.follow(chosen)
     shares = {name: counted.counts[name] / most for name, most in search.budget.items()}
     binding = max(shares, key=lambda name: shares[name])
     terms = {"layers": p.non_embedding, "embeddings": p.embedding, "output projection": p.output_projection}
     term = max(terms, key=lambda name: terms[name])
-    sizes = {} if search.of_run else {**chosen, **followed}
+    sizes = {} if search.of_run else {**chosen, **brought}
     told = {**{k: _text(v) for k, v in search.given.items()}, **sizes}
     arguments = [part for name, value in told.items() for part in ("--set", f"{name}={value}")]
     if search.of_run:
@@ -679,7 +655,7 @@ def _report(
         source=report.source,
         budget=search.budget,
         varied={name: sizes.get(name, chosen.get(name, 0)) for name in named},
-        followed={name: n for name, n in followed.items() if name not in named},
+        followed={name: n for name, n in brought.items() if name not in named},
         set=arguments,
         parameters=p.total,
         non_embedding=p.non_embedding,

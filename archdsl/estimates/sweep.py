@@ -2,8 +2,9 @@
 
 A setting is `name=values`: a list of `512`, `1e-4`, `true` or any other value that a hyper-parameter takes, and of
 ranges of whole numbers, both ends included: `512..4096:512` in steps of 512, `512..4096*2` doubling, `6..12` one by
-one. The points are the product of all settings, the last one named turning fastest. A point at which the spec is wrong
-(heads that do not divide the width) is a row that says so.
+one. The points are the product of all settings, the last one named turning fastest. What belongs to a width follows it
+as in a fit, unless it is set itself: `heads`, `kv_heads`, `hidden` (`estimates.follow`). A point at which the spec is
+wrong (heads that do not divide the width) is a row that says so.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, error
+from archdsl.estimates.follow import followed, followers
 from archdsl.frontend.load import Settings, Spec, load_found, request_of, wrong_argument
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ class SweepRow(BaseModel):
     where the model refuses sequences of that length."""
 
     settings: dict[str, int | float | bool | str]
+    followed: dict[str, int] = {}
+    """What was set because the width was."""
     parameters: int | None = None
     non_embedding: int | None = None
     active: int | None = None
@@ -61,6 +65,8 @@ class SweepReport(BaseModel):
     """Positions of a sequence; where None, 2,048 or the context, if less."""
     names: list[str]
     """What is set, in the order of the command."""
+    followed: list[str] = []
+    """What follows the width."""
     rows: list[SweepRow]
 
 
@@ -92,17 +98,34 @@ def sweep(
             f"{points:,} points are too many: at most {MAX_POINTS:,}",
             help="give longer steps, or fewer settings",
         )
+    config = _config(found, own, allow_noncausal) if "width" in values else {}
+    follow = followers(config, {*own, *values}) if isinstance(config.get("width"), int) else {}
     rows = []
     about: tuple[str, str] | None = None
     for i, chosen in enumerate(itertools.product(*values.values())):
         settings = dict(zip(values, chosen, strict=True))
-        row, named = _row(found, own, settings, seq, allow_noncausal)
+        width = plain(settings["width"]) if follow else None
+        more = followed(follow, width / config["width"], {}) if isinstance(width, int) and width > 0 else {}
+        row, named = _row(found, {**own, **more}, settings, seq, allow_noncausal)
+        row.followed.update(more)
         about = about or named
         rows.append(row)
         if progress is not None:
             progress(i + 1, points)
     name, source = about or (found.model or found.source.name, found.source.name)
-    return SweepReport(model=name, source=source, batch=1, seq=seq, names=list(values), rows=rows)
+    return SweepReport(
+        model=name, source=source, batch=1, seq=seq, names=list(values), followed=list(follow), rows=rows
+    )
+
+
+def _config(found: Spec, own: Settings, allow_noncausal: bool) -> dict[str, int | float]:
+    """Return the numbers of the spec as it stands, nothing where it is wrong."""
+    from archdsl.estimates.params import estimate
+
+    try:
+        return estimate(load_found(found, own, allow_noncausal)).config
+    except ArchError:
+        return {}
 
 
 def _row(
@@ -214,7 +237,7 @@ def _expanded(name: str, part: str) -> list[str]:
         raise error(
             "E0505",
             f"the range `{part}`, given for `{name}`, ends before it begins",
-            help=f"iteration it around: `{last}..{first}{part[match.end('last') :]}`",
+            help=f"turn it around: `{last}..{first}{part[match.end('last') :]}`",
         )
     if match["how"] == "*":
         if step < 2 or first < 1:

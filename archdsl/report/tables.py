@@ -519,10 +519,11 @@ def sweep_view(report: SweepReport) -> Iterator[RenderableType]:
     problems = any(row.problem for row in report.rows)
     heads = ["parameters", "non-embedding", *(["active"] if experts else []), "/ 12·L·d²", "FLOPs/token", "training"]
     told: list[Column] = [("", {"style": "red", "overflow": "fold"})] if problems else []
-    table = _table(*_numbers(*map(_escape, report.names), *heads, no_wrap=True), *told)
+    table = _table(*_numbers(*map(_escape, (*report.names, *report.followed)), *heads, no_wrap=True), *told)
     for row in report.rows:
         counts = (row.parameters, row.non_embedding, *([row.active] if experts else []))
         cells = [_setting_shown(row.settings[name]) for name in report.names]
+        cells += [f"{row.followed[name]:,}" if name in row.followed else "" for name in report.followed]
         cells += ["" if n is None else f"{n:,}" for n in counts]
         cells.append("" if row.ratio is None else f"{row.ratio:.4f}")
         cells += ["" if n is None else f"{n:.4g}" for n in (row.forward_per_token, row.training_per_token)]
@@ -538,13 +539,14 @@ def sweep_csv(report: SweepReport) -> str:
 
     from archdsl.estimates.sweep import SweepRow
 
-    columns = [name for name in SweepRow.model_fields if name != "settings"]
+    columns = [name for name in SweepRow.model_fields if name not in ("settings", "followed")]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*report.names, *columns])
+    writer.writerow([*report.names, *report.followed, *columns])
     for row in report.rows:
         found = [getattr(row, name) for name in columns]
         settings = [_setting_shown(row.settings[name]).replace(",", "") for name in report.names]
+        settings += [str(row.followed.get(name, "")) for name in report.followed]
         writer.writerow([*settings, *("" if v is None else v for v in found)])
     return text.getvalue()
 
