@@ -688,7 +688,7 @@ def answer_view(report: MemoryReport) -> Iterator[RenderableType]:
     if r is not None:
         kinds = {"matrices": r.weights, "KV cache": r.cache, "products": r.compute}
         where += [f"{what} in {kind}" for what, kind in kinds.items() if kind is not None]
-    where += [f"batch size {s.batch:,}", f"sequence length {s.seq:,}"]
+    where += [f"{s.loss} loss", f"batch size {s.batch:,}", f"sequence length {s.seq:,}"]
     yield f"[bold]{_escape(report.model)}[/] on [bold]{_escape(', '.join(where))}[/]"
     rows: dict[str, list[str]] = {n.phase: [n.phase, _binary(n.bytes)] for n in report.needs}
     if r is not None:
