@@ -89,3 +89,22 @@ def test_what_cannot_be_is_said_in_one_diagnostic(args: list[str], said: str) ->
     assert said in " ".join(err.split())
     assert "Traceback" not in err
     assert out == ""
+
+
+def test_a_prompt_that_the_model_itself_refuses(tmp_path: Path) -> None:
+    """A step is not told how long the whole sequence is, so `forward` is asked."""
+    spec = tmp_path / "m.arch"
+    spec.write_text("""model m(tokens: token[batch, time]) {
+      x = tokens -> embedding(32, 8)
+      k = x -> linear(8) as keys
+      later = unsqueeze(indices(time), 0) > unsqueeze(indices(time), 1)
+      scores = where(later, -inf, einsum("b i d, b j d -> b i j", x, k))
+      best, at = topk(scores, 4)
+      assume causal(best)
+      w = softmax(where(scores < best[..., 3:], -inf, scores))
+      return matmul(w, x -> linear(8) as values) -> linear(32) as head
+    }""")
+    status, _, err = run(str(spec), "--prompt", "1 2", "--max-new-tokens", "2")
+    assert status == 2
+    assert "the model refused its inputs: k of `topk` must be at most the length of the axis" in " ".join(err.split())
+    assert run(str(spec), "--prompt", "1 2 3 4", "--max-new-tokens", "2")[0] == 0

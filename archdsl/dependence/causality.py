@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from archdsl.dependence.domain import ONE, ZERO, Bound, Fact, Form, flat_layout
 from archdsl.dependence.explain import Explainer
+from archdsl.dependence.masked import masked
 from archdsl.dependence.solve import DependenceWalk, InputAxis
 from archdsl.diagnostics import Diagnostic
 from archdsl.diagnostics.source import Span
@@ -54,10 +55,17 @@ def prove_output(model: Model, output: Value) -> list[Diagnostic]:
 
 
 def assumptions(model: Model) -> dict[CausalNode, bool]:
-    """Every `assume causal` of the model, and whether it says more than is proved."""
+    """Every `assume causal` of the model, and whether it says more than is proved: no later token is read, nor does it
+    count how many of them there are."""
     found = [claim for claim in claims(model) if claim.assumed]
-    needed = walked(model).needed if found else set()
+    needed = walked(model).needed | followed(model) if found else set()
     return {claim: claim in needed for claim in found}
+
+
+def followed(model: Model) -> set[CausalNode]:
+    """The claims without which what stands at a position might change as the sequence goes on."""
+    axes = (InputAxis(n, v, a) for n, v in model.inputs for a in range(1, v.rank) if not v.shape[a].static)
+    return {claim for axis in axes for claim in masked(model, axis).needed}
 
 
 def assumed(model: Model) -> list[str]:

@@ -69,6 +69,13 @@ class MaskedWalk(DependenceWalk):
         return tightened(Fact(found.layout, (join(found.bounds[0], tuple(own)),), known, found.positions))
 
 
+def masked(model: Model, sequence: InputAxis) -> MaskedWalk:
+    """The walk that finds up to which position of a sequence all must be there for every tensor."""
+    walk = MaskedWalk(sequence)
+    walk.run(model.block.graph, [walk.there(v, None) for _, v in model.inputs])
+    return walk
+
+
 def read_too_far(model: Model, output: Value, sequence: InputAxis) -> Diagnostic | None:
     """What is wrong, an error E0504, if an output depends on how many positions of a sequence follow its own, by what
     is masked; None if it does not. What the model assumes to be causal is taken not to."""
