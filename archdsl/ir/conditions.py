@@ -64,7 +64,14 @@ def conditions(model: Model) -> tuple[Condition, ...]:
     if sizes:
         least = Fn("minimum", tuple(sizes)) if len(sizes) > 1 else sizes[0]
         kept.insert(0, Condition(least, ">=", ONE, SIZES))
-    return tuple(kept)
+    return tuple(map(_naming, kept))
+
+
+def _naming(c: Condition) -> Condition:
+    """The condition with a message that names the field that keeps its number."""
+    if c.op != "==" or not isinstance(c.left, Var):
+        return c
+    return c._replace(message=c.message.replace("this number", f"{c.left.name} == {dims.expr_text(c.right)}"))
 
 
 def longest_sequence(graph: Graph, context: Num) -> dict[str, Expr]:

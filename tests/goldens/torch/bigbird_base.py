@@ -27,7 +27,7 @@ class Config:
             size = getattr(self, name)
             assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
             setattr(self, name, int(size))  # 24.0 is 24
-        assert self.layers == 12, f"`forward` is written for this number: compile again with --set: {self}"
+        assert self.layers == 12, f"`forward` is written for layers == 12: compile again with --set: {self}"
         assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
 
 

@@ -24,8 +24,8 @@ class Config:
             size = getattr(self, name)
             assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
             setattr(self, name, int(size))  # 24.0 is 24
-        assert self.kernel == 3, f"the graph depends on this number: compile again with --set: {self}"
-        assert self.depth == 5, f"`forward` is written for this number: compile again with --set: {self}"
+        assert self.kernel == 3, f"the graph depends on kernel == 3: compile again with --set: {self}"
+        assert self.depth == 5, f"`forward` is written for depth == 5: compile again with --set: {self}"
 
 
 class EncoderReluBlock(nn.Module):

@@ -22,7 +22,7 @@ class Config:
             size = getattr(self, name)
             assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
             setattr(self, name, int(size))  # 24.0 is 24
-        assert self.rate == 0, f"`dropout` was compiled for this number: compile again with --set: {self}"
+        assert self.rate == 0, f"`dropout` was compiled for rate == 0: compile again with --set: {self}"
 
 
 class LSTM(nn.Module):

@@ -23,7 +23,7 @@ class Config:
         for name, size in vars(self).items():
             assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
             setattr(self, name, int(size))  # 24.0 is 24
-        assert self.image == 224, f"the graph depends on this number: compile again with --set: {self}"
+        assert self.image == 224, f"the graph depends on image == 224: compile again with --set: {self}"
 
 
 class Stage(nn.Module):

@@ -26,8 +26,8 @@ class Config:
             size = getattr(self, name)
             assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
             setattr(self, name, int(size))  # 24.0 is 24
-        assert self.stacks == 3, f"`forward` is written for this number: compile again with --set: {self}"
-        assert self.depth == 10, f"`forward` is written for this number: compile again with --set: {self}"
+        assert self.stacks == 3, f"`forward` is written for stacks == 3: compile again with --set: {self}"
+        assert self.depth == 10, f"`forward` is written for depth == 10: compile again with --set: {self}"
 
 
 class DilatedLayer(nn.Module):
