@@ -264,8 +264,15 @@ def test_run_reports_times_and_shapes(run: Run) -> None:
     assert report["inputs"] == {"tokens": {"dtype": "int64", "shape": [2, 5]}}
     assert report["outputs"] == {"output": {"dtype": "float32", "shape": [2, 5, 64]}}
     assert report["gradients"] == report["weights"]
+    assert report["without_gradient"] == []
     assert {"emit", "build", "load", "forward", "backward"} == set(report["milliseconds"])
     assert "gradients" in run("run", "tiny.arch", "--dtype", "bfloat16").out
+    Path("chosen.arch").write_text(
+        "model chosen(width = 8) (x: float[batch, width]) -> [batch, width] {\n"
+        "  param scale: [width] = ones\n  param choice: [width] = zeros\n"
+        "  return where(choice > 0, x * scale, -x)\n}\n"
+    )
+    assert json.loads(run("run", "chosen.arch", "--json").out)["without_gradient"] == ["choice"]
 
 
 @pytest.mark.slow

@@ -435,6 +435,10 @@ def run_view(report: RunReport) -> Iterator[RenderableType]:
         table.add_row("time", name, f"{ms:,.1f} ms")
     table.add_row("outputs", "", f"mean square {report.mean_square:.6g}")
     table.add_row("gradients", "", f"{report.gradients} of {report.weights} weights, norm {report.gradient_norm:.6g}")
+    if report.without_gradient:
+        first, more = report.without_gradient[:8], len(report.without_gradient) - 8
+        listed = ", ".join(first) + (f" and {more:,} more" if more > 0 else "")
+        table.add_row("", "without", _escape(listed))
     yield table
 
 

@@ -43,6 +43,8 @@ class RunReport(BaseModel):
     """How many tensors of parameters there are."""
     gradients: int
     """How many of them have a gradient after the step."""
+    without_gradient: list[str]
+    """The names of the others."""
     gradient_norm: float
     mean_square: float
     """Of the results: the backward pass starts from it, so that every one of them takes part."""
@@ -100,7 +102,8 @@ def run(
         raise error(
             "E0503", f"the model refused its inputs: {one_line(problem)}", help="give another `--seq` or `--batch`"
         ) from None
-    parameters = list(module.parameters())
+    named_parameters = dict(module.named_parameters())
+    parameters = [*named_parameters.values()]
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = float(torch.stack([g.float().norm() for g in gradients]).norm()) if gradients else 0.0
     return RunReport(
@@ -110,6 +113,7 @@ def run(
         parameters=sum(p.numel() for p in parameters),
         weights=len(parameters),
         gradients=len(gradients),
+        without_gradient=[name for name, p in named_parameters.items() if p.grad is None],
         gradient_norm=norm,
         mean_square=float(mean_square.detach()),
         inputs={k: _info(v) for k, v in inputs.items()},
