@@ -1,0 +1,289 @@
+"""Which fields of a config change what transformers computes, and which of them an import passes over.
+
+    PYTHONPATH=tests python -m interop.config_fields [--write] [--pairs] [TYPE ...]
+
+Each field of each type's config.json, as `save_pretrained` writes it and as a file of few fields has it, gets other
+legal values.  A value that an import accepts without writing another spec must leave transformers' own outputs, same
+weights, bitwise as they were.  With `--write` what was compared goes into `config_fields.json`, to which
+`test_config_fields.py` holds every field that an import may pass over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import inspect
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from interop.cases import CASES, Tiny
+
+from archdsl.diagnostics import ArchError
+from archdsl.frontend.load import load
+from archdsl.interop.checkpoint_file import CheckpointFile
+from archdsl.interop.compare import _inputs
+from archdsl.interop.convert import named_mapping
+from archdsl.interop.huggingface import _number, config_fields, demand_fixed, settings_of
+from archdsl.interop.importing import written
+from archdsl.interop.mapping import pattern
+from archdsl.syntax.parse import read_source
+
+DATA = Path(__file__).with_suffix(".json")
+
+BOOKKEEPING = {
+    "model_type",
+    "architectures",
+    "transformers_version",
+    "dtype",
+    "torch_dtype",
+    "problem_type",
+    "return_dict",
+    "output_attentions",
+}
+"""Fields that say which class is meant, in which form it returns which outputs, or the type of its numbers, which a
+checkpoint's tensors have themselves."""
+LABELS = ("id2label", "label2id", "num_labels")
+"""How many labels there are, the tensors of a head say."""
+
+ROUNDING = 1e-5
+"""The largest relative difference of outputs that rounding makes."""
+ENOUGH = 3
+"""So many values of a field that change nothing are tried."""
+
+KINDS = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention", "mlp", "moe")
+
+
+@dataclass
+class Tried:
+    """The other values of one field: those that change no bit of what transformers computes, those that change its
+    rounding (other kernels, sums in other pieces), and those that change more."""
+
+    same: list[Any] = field(default_factory=list)
+    rounding: list[Any] = field(default_factory=list)
+    changed: list[Any] = field(default_factory=list)
+
+
+class Subject:
+    """A tiny model of transformers with the config.json that says it, and what an import makes of others."""
+
+    def __init__(self, case: Tiny, full: bool) -> None:
+        self.cls = getattr(transformers, case.model)
+        modules = dict.fromkeys([self.cls.__module__, self.cls.config_class.__module__])
+        self.source = "\n".join(inspect.getsource(sys.modules[module]) for module in modules)
+        self.mapping: CheckpointFile = named_mapping(case.kind)
+        self.reference = case.made()
+        saved = json.loads(self.reference.config.to_json_string(use_diff=False), object_hook=_number)
+        few = {n: saved[n] for n in ("architectures", "model_type") if n in saved} | _plain(case.config)
+        self.config: dict[str, Any] = saved if full else few
+        self.config["architectures"] = [case.model]
+        self.texts: dict[str, str] = {}
+        self.default = self.written(self.config)
+        self.model = load("m.arch", text=self.default)
+
+    @cached_property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """What is learned: parameters, and buffers that differ from those of a new model, as the bias of a router."""
+        fresh = dict(self._made(self.config).named_buffers())
+        learned = {n: b for n, b in self.reference.named_buffers() if n in fresh and not torch.equal(b, fresh[n])}
+        return learned | self.parameters
+
+    @cached_property
+    def parameters(self) -> dict[str, torch.Tensor]:
+        return {n: p for n, p in self.reference.named_parameters() if p.requires_grad}
+
+    @cached_property
+    def inputs(self) -> dict[str, torch.Tensor]:
+        inputs = _inputs(self.model, self.reference)
+        return {k: v.long() if v.dtype == torch.bool else v for k, v in inputs.items()}
+
+    @cached_property
+    def outputs(self) -> dict[str, torch.Tensor]:
+        return self._outputs(self._filled(self._made(self.config)))
+
+    def written(self, config: Mapping[str, Any]) -> str:
+        settings = settings_of(self.mapping, config)
+        key = repr((settings.model, settings.values))
+        if key not in self.texts:
+            source = read_source(settings.spec, settings.spec.name)
+            self.texts[key] = written(source, settings.model, settings.values, "m", "#")
+        return self.texts[key]
+
+    def imported(self, config: Mapping[str, Any]) -> str:
+        """The spec of a config. Raises ArchError E0533 where an import refuses it."""
+        demand_fixed(settings_of(self.mapping, config), self.model)
+        return self.written(config)
+
+    def passed_over(self, config: Mapping[str, Any]) -> bool:
+        """Whether an import takes a config for the default's: it is neither refused nor another spec."""
+        try:
+            return self.imported(config) == self.default
+        except ArchError:
+            return False
+
+    def effect(self, config: Mapping[str, Any]) -> str | None:
+        """What a config changes in what transformers computes with the same weights, as a field of `Tried`; None where
+        it is not legal."""
+        try:
+            model = self._made(config)
+            own = {n: p.shape for n, p in model.named_parameters() if p.requires_grad}
+        except Exception:  # whatever a class says of a value that it does not take
+            return None
+        apart = own.items() ^ {n: p.shape for n, p in self.parameters.items()}.items()
+        if any(not any(pattern(d).fullmatch(n) for d in self.mapping.drops) for n, _ in apart):
+            return "changed"
+        try:
+            outputs = self._outputs(self._filled(model))
+        except Exception:
+            return None  # nor can transformers run it
+        if any(n not in outputs or outputs[n].shape != t.shape for n, t in self.outputs.items()):
+            return "changed"
+        worst = max(float((outputs[n] - t).abs().max() / t.abs().max()) for n, t in self.outputs.items())
+        return "same" if worst == 0 else "rounding" if worst < ROUNDING else "changed"
+
+    def _made(self, config: Mapping[str, Any]) -> Any:
+        torch.manual_seed(0)
+        return self.cls(self.cls.config_class.from_dict(copy.deepcopy(dict(config)))).eval()
+
+    def _filled(self, model: Any) -> Any:
+        with torch.no_grad():
+            for n, t in (*model.named_parameters(), *model.named_buffers()):
+                if n in self.weights:
+                    t.copy_(self.weights[n])
+        return model
+
+    def _outputs(self, model: Any) -> dict[str, torch.Tensor]:
+        with torch.no_grad():
+            outputs = model(**self.inputs, return_dict=True)
+        return {n: t for n, t in outputs.items() if isinstance(t, torch.Tensor)}
+
+    def fields(self) -> dict[str, Any]:
+        """Every field that may stand in a config.json of the type, by its dotted name, and its value."""
+        leaves = dict(config_fields(self.config))
+        leaves = dict.fromkeys(self.mapping.ignored) | leaves
+        return {n: v for n, v in leaves.items() if n not in BOOKKEEPING and not n.startswith(("_", *LABELS))}
+
+    @cached_property
+    def words(self) -> dict[str, list[str]]:
+        """By a field's name, the texts that the type's source compares it with."""
+        out: dict[str, list[str]] = {}
+        for node in ast.walk(ast.parse(self.source)):
+            if isinstance(node, ast.Compare):
+                sides = [node.left, *node.comparators]
+                constants = [n.value for s in sides for n in ast.walk(s) if isinstance(n, ast.Constant)]
+                for name in (getattr(s, "attr", getattr(s, "id", "")) for s in sides):
+                    out.setdefault(name, []).extend(c for c in constants if isinstance(c, str))
+        return out
+
+    def others(self, name: str, value: Any) -> list[Any]:
+        """Values that may be legal in place of one."""
+        last = name.rpartition(".")[2]
+        texts = [*dict.fromkeys([*self.words.get(last, ()), "relu", "other", "another"])]
+        layers = getattr(self.reference.config.get_text_config(), "num_hidden_layers", 2)
+        layers = layers if isinstance(layers, int) else 2
+        lists: list[Any] = [[0], [1], [0, 1]]
+        if last.endswith("_types"):
+            lists = [layers * [kind] for kind in KINDS] + [layers * ["sparse"], layers * ["dense"]]
+        if value is None:
+            return [4, 3, True, 0.5, *texts, *lists]
+        if isinstance(value, bool):
+            return [not value]
+        if isinstance(value, int):
+            return [*dict.fromkeys([value + 1, 2 * value + 3, max(value - 1, 0), 4, 1])]
+        if isinstance(value, float):
+            return [value / 2 + 0.125, 2 * value + 0.25, value + 1]
+        if isinstance(value, str):
+            return texts
+        if isinstance(value, list):
+            return [value[::-1], *lists, value[:-1]]
+        return []
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def changed(config: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """A config whose field of a dotted name has another value."""
+    first, _, rest = name.partition(".")
+    inner = config.get(first)
+    return {**config, first: changed(inner if isinstance(inner, dict) else {}, rest, value) if rest else value}
+
+
+def compared(subject: Subject) -> Iterator[tuple[str, Any, str]]:
+    """Yield each field and other legal value of it that an import passes over, and what it changes."""
+    for name, value in subject.fields().items():
+        count = 0
+        for other in subject.others(name, value):
+            if other == value and type(other) is type(value):
+                continue
+            config = changed(subject.config, name, other)
+            if subject.passed_over(config) and (effect := subject.effect(config)) is not None:
+                yield name, other, effect
+                count += effect == "same"
+                if count == ENOUGH:
+                    break
+
+
+def pairs(subject: Subject, tried: Mapping[str, Tried]) -> Iterator[tuple[str, Any, str, Any]]:
+    """Yield two fields with values of which each changes nothing and both together do."""
+    known = set(re.findall(r"\w+", subject.source))
+    names = [n for n in tried if n in subject.mapping.ignored and n.rpartition(".")[2] in known]
+    for a, b in combinations(names, 2):
+        for x in tried[a].same[:2]:
+            for y in tried[b].same[:2]:
+                config = changed(changed(subject.config, a, x), b, y)
+                if subject.passed_over(config) and subject.effect(config) == "changed":
+                    yield a, x, b, y
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("types", nargs="*")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--pairs", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    kinds = options.types or sorted({case.kind for case in CASES.values()})
+    data: dict[str, Any] = json.loads(DATA.read_text()) if DATA.is_file() else {}
+    for kind in kinds:
+        every: dict[str, Tried] = {}
+        for case in [case for case in CASES.values() if case.kind == kind]:
+            for full in (True, False):
+                started = time.time()
+                try:
+                    subject = Subject(case, full)
+                except ArchError as problem:
+                    print(kind, case.model, "few" if not full else "full", problem)
+                    continue
+                for name, value, effect in compared(subject):
+                    into = getattr(every.setdefault(name, Tried()), effect)
+                    if value not in into:
+                        into.append(value)
+                    if effect == "changed":
+                        print(f"{kind}: {name} = {json.dumps(value)} changes the outputs", flush=True)
+                print(f"{kind} {time.time() - started:.1f}", flush=True)
+                if options.pairs and full:
+                    for a, x, b, y in pairs(subject, every):
+                        print(f"{kind}: {a} = {json.dumps(x)}, {b} = {json.dumps(y)} change the outputs", flush=True)
+        if options.write:
+            DATA.write_text(json.dumps(data))
+        data[kind] = {name: row.__dict__ for name, row in sorted(every.items())}
+        print(kind, len(every), flush=True)
+    if options.write:
+        DATA.write_text(json.dumps(data))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""What an import passes over changes nothing that transformers computes (`config_fields.py` compares and keeps it)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from interop.cases import CASES
+from interop.config_fields import DATA, Subject, changed
+
+from archdsl.diagnostics import ArchError
+from archdsl.interop.checkpoint_file import shipped
+
+COMPARED: dict[str, dict[str, dict[str, list[Any]]]] = json.loads(DATA.read_text())
+IN_PIECES = {"chunk_size", "mamba_chunk_size", "chunk_size_feed_forward", "use_cache"}
+"""Fields that compute the same numbers in other pieces or by other kernels, which round otherwise."""
+
+OPEN = {
+    ("dinov2", "use_mask_token"),  # a weight more, which no inference reads
+    ("falcon", "output_attentions"),  # how much is returned
+    *(("hunyuan_v1_dense", f"rope_scaling.{n}") for n in ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")),
+    ("llama4_text", "layer_types"),
+    ("llama4_text", "moe_layers"),
+}
+"""Fields that are passed over and change something: Llama 4's are wrong, those of HunYuan replace its whole RoPE."""
+
+
+def test_every_field_on_an_ignore_list_changes_no_bit() -> None:
+    for kind, mapping in shipped().items():
+        for name in mapping.ignored if not kind.startswith("gguf_") else ():
+            if (kind, name) in OPEN or name not in COMPARED.get(kind, {}):
+                continue  # or the class takes no other value
+            row = COMPARED[kind][name]
+            tried = [*row["same"], *(row["rounding"] if name in IN_PIECES else ())]
+            assert tried, (kind, name)
+            assert not row["changed"], (kind, name)
+            assert name in IN_PIECES or not row["rounding"], (kind, name)
+
+
+def test_no_other_field_that_is_passed_over_changes_anything() -> None:
+    wrong = [(kind, name) for kind, rows in COMPARED.items() for name, row in rows.items() if row["changed"]]
+    assert {*wrong} <= OPEN
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dots1", "esm", "whisper"])
+def test_a_sample_is_compared_again(name: str) -> None:
+    subject = Subject(CASES[name], full=True)
+    for field in subject.mapping.ignored:
+        for value in COMPARED[CASES[name].kind][field]["same"][:1]:
+            config = changed(subject.config, field, value)
+            assert subject.passed_over(config)
+            assert subject.effect(config) == "same", field
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("dots1", {"sliding_window": 4, "layer_types": 2 * ["sliding_attention"]}),
+        ("smollm3", {"sliding_window": 4, "layer_types": 4 * ["sliding_attention"]}),
+        ("qwen2_moe", {"mlp_only_layers": [0]}),
+        ("qwen3_moe", {"mlp_only_layers": [1]}),
+        ("bart", {"num_hidden_layers": 1}),
+        ("cohere2", {"head_dim": 16}),
+        ("convnext", {"num_stages": 3}),
+        ("deberta_v2", {"pooler_hidden_size": 32}),
+        ("deepseek_v3", {"head_dim": 16}),
+        ("esm", {"emb_layer_norm_before": True}),
+        ("falcon", {"num_ln_in_parallel_attn": 3}),
+        ("modernbert", {"classifier_activation": "relu"}),
+        ("recurrent_gemma", {"block_types": ["attention", "recurrent", "recurrent"]}),
+        ("t5", {"dense_act_fn": "silu"}),
+        ("t5", {"is_gated_act": True}),
+        ("vit-model", {"pooler_output_size": 32}),
+        ("xglm", {"pad_token_id": 3}),
+    ],
+)
+def test_a_field_that_changes_something_is_refused(name: str, config: dict[str, Any]) -> None:
+    subject = Subject(CASES[name], full=True)
+    with pytest.raises(ArchError, match="E0533"):
+        subject.imported(subject.config | config)
