@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from archdsl.estimates.fit import FitReport
     from archdsl.estimates.flops import Convention, Flops
     from archdsl.estimates.loss import Loss
-    from archdsl.estimates.memory import Memory, Optimizer
+    from archdsl.estimates.machines import MachinesReport
+    from archdsl.estimates.memory import Memory, MemoryReport, Optimizer
     from archdsl.estimates.params import ParamsReport
     from archdsl.estimates.scaling import ScalingReport
     from archdsl.estimates.sweep import SweepReport
@@ -151,18 +152,192 @@ SUMMARIES = {"text": _text, "html": _html}
 # --- counts -----------------------------------------------------------------------------------------------------------
 
 
+OF_SPEC = ("text", "model", "set", "allow_noncausal")
+"""Arguments that say which model is meant."""
+OF_MESH = (
+    "zero",
+    "micro_batches",
+    "interleave",
+    "stages",
+    "checkpoint_every",
+    "sequence_parallel",
+    "attention",
+    "float32_gradients",
+    "weights",
+    "kv_cache",
+)
+"""Arguments of `estimate` that say nothing without a mesh or an accelerator."""
+OF_ACCELERATOR = ("compute", "devices", "machine", "network", "fused", "mfu", "tokens", "price")
+"""Those that say nothing without an accelerator."""
+
+
 def estimate(
     spec: str | Path | Model | None = None,
     *,
+    batch: int | None = None,
+    seq: int | None = None,
+    convention: Convention = "exact",
+    tokens_per_second: float | None = None,
+    step_time: float | None = None,
+    peak: float | None = None,
+    checkpoint: Checkpoint = "none",
+    loss: Loss | None = None,
+    dtype: Dtype | None = None,
+    optimizer: Optimizer = "adamw",
+    master_weights: bool = False,
+    measure: bool = False,
+    mesh: str | None = None,
+    zero: int = 0,
+    micro_batches: int = 1,
+    interleave: int = 1,
+    stages: Sequence[int] = (),
+    checkpoint_every: int = 1,
+    sequence_parallel: bool = False,
+    attention: Literal["fused", "eager"] = "fused",
+    float32_gradients: bool = False,
+    weights: Low | None = None,
+    kv_cache: Low | None = None,
+    compute: Literal["float8", "float4", "int8"] | None = None,
+    accelerator: str | None = None,
+    devices: int | None = None,
+    machine: int = 8,
+    network: float | None = None,
+    fused: bool = True,
+    mfu: float | None = None,
+    tokens: int | None = None,
+    price: float | None = None,
     text: str | None = None,
     model: str | None = None,
     set: Settings | None = None,
     allow_noncausal: bool = False,
-) -> ParamsReport:
-    """Return exact parameter counts, from the IR alone. Arguments and errors as for `load`."""
-    from archdsl.estimates.params import estimate as count
+) -> ParamsReport | MemoryReport | MachinesReport:
+    """Return what `archdsl estimate` prints: exact parameter counts, from the IR alone; with any argument about a run,
+    FLOPs and memory too (a `MemoryReport`); with a mesh or an accelerator, also what each rank holds and sends, and
+    roofline times (a `MachinesReport`). Each report has the fields of the smaller one.
 
-    return count(load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal))
+    A run is `batch` sequences (1) of length `seq` (2,048 or the context, if less); FLOPs are counted by `convention`,
+    as for `flops`, memory with `dtype` (float32; with an accelerator the best it has), `optimizer`, `master_weights`,
+    `checkpoint`, `loss` and `measure`, as for `memory`. A measured `tokens_per_second`, or `step_time` in seconds,
+    gives MFU and HFU of the `peak` in FLOP/s, or of the accelerator's.
+
+    `mesh` ("dp=8,tp=4") spreads a training step over devices, with ZeRO stage `zero`, `micro_batches` of a step,
+    `interleave` chunks a pipeline stage, `stages` layers in each chunk, every `checkpoint_every`-th layer checkpointed,
+    `sequence_parallel`, `attention` scores fused or saved (eager), and `float32_gradients`. `weights` and `kv_cache`
+    (float8, int8, int4) are their types in inference.
+
+    `accelerator` is a name of `archdsl hardware`, or a file .json: of so many `devices`, `machine` a machine, that
+    send `network` bytes/s to other machines, with products in the type `compute` and neighbouring element-wise ops
+    `fused` or not. `mfu` is what training is expected to reach; `tokens` asks for the time, energy and cost of training
+    on so many, at the `price` of a device-hour.
+
+    Other arguments and errors as for `load`, and ArchError: E0503 where the model refuses these sizes, E0507 for an
+    unknown accelerator, E0509 for arguments that do not go together, E0514 to E0517 where the mesh does not fit."""
+    arguments, defaults = dict(locals()), estimate.__kwdefaults__ or {}
+    asked = {name for name, default in defaults.items() if arguments[name] != default} - {*OF_SPEC}
+    _demand_together(asked)
+    loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
+    if not asked:
+        from archdsl.estimates.params import estimate as count_parameters
+
+        return count_parameters(loaded)
+    from archdsl.estimates.flops import Convention
+    from archdsl.estimates.flops import estimate as count
+    from archdsl.estimates.hardware import device
+    from archdsl.estimates.machines import mesh_of, with_machines
+    from archdsl.estimates.memory import MemoryReport
+    from archdsl.estimates.memory import estimate as count_bytes
+    from archdsl.estimates.mesh import parse_mesh
+    from archdsl.estimates.roofline import Cluster, best_dtype
+    from archdsl.estimates.sharding import StepPlan
+
+    _demand_run(1 if batch is None else batch, seq)
+    _demand_one_of("convention", convention, get_args(Convention))
+    cluster = Cluster(device(accelerator), machine, network) if accelerator is not None else None
+    spread = mesh is not None or cluster is not None
+    dtype = dtype or (best_dtype(cluster.device) if cluster is not None else "float32")
+    _demand_training(dtype, optimizer, checkpoint, loss)
+    _demand_zero(zero)
+    plan = StepPlan(
+        mesh=mesh_of(parse_mesh(mesh) if mesh is not None else None, devices),
+        zero=zero,  # type: ignore[arg-type]
+        micro_batches=micro_batches,
+        interleave=interleave,
+        stages=tuple(stages),
+        sequence_parallel=sequence_parallel,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        loss=loss,
+        attention=attention,
+        dtype=dtype,
+        weights=weights,
+        cache=kv_cache,
+        compute=compute,
+        optimizer=optimizer,
+        master_weights=master_weights,
+        gradient_dtype="float32" if float32_gradients else None,
+    )
+    if peak is None and cluster is not None and (tokens_per_second is not None or step_time is not None):
+        of_one = cluster.device.peak.get(compute or dtype)
+        peak = of_one * plan.mesh.devices if of_one is not None else None
+    counted = count(
+        loaded,
+        batch=batch or (plan.mesh.dp * micro_batches if spread else 1),
+        seq=seq,
+        convention=convention,
+        tokens_per_second=tokens_per_second,
+        step_seconds=step_time,
+        peak=peak,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+    )
+    bytes_of = count_bytes(
+        loaded,
+        batch=counted.flops.batch,
+        seq=counted.flops.seq,
+        dtype=dtype,
+        optimizer=optimizer,
+        master_weights=master_weights,
+        checkpoint=checkpoint,
+        loss=loss,
+    )
+    if measure:
+        from archdsl.run.measure import with_measured
+
+        bytes_of = with_measured(bytes_of, loaded, checkpoint)
+    report = MemoryReport(**dict(counted), memory=bytes_of)
+    if not spread:
+        return report
+    return with_machines(report, loaded, plan, cluster, fused=fused, mfu=mfu, tokens=tokens, price=price)
+
+
+def _demand_together(asked: Collection[str]) -> None:
+    """Raise ArchError E0509 for arguments of `estimate` that say nothing without another one, or exclude each other."""
+    rules = (
+        ("mesh", OF_MESH),
+        ("accelerator", OF_ACCELERATOR),
+        ("tokens", ("price",)),
+        ("checkpoint", ("checkpoint_every",)),
+    )
+    for other, names in rules:
+        if other in asked or (other == "mesh" and "accelerator" in asked):
+            continue
+        for name in names:
+            if name in asked:
+                raise error("E0509", f"`{name}` goes with `{other}`", help=f"give `{other}` too, or leave it out")
+    if "measure" in asked and {"mesh", "accelerator"} & {*asked}:
+        raise error("E0509", "one device is measured: `measure` cannot be combined with a mesh or an accelerator")
+    throughput = {"tokens_per_second", "step_time"} & {*asked}
+    if len(throughput) == 2:
+        raise error("E0509", "`tokens_per_second` and `step_time` are the same measurement", help="give one of them")
+    if throughput and not {"peak", "accelerator"} & {*asked}:
+        raise error("E0509", f"`{throughput.pop()}` goes with `peak` or `accelerator`")
+    if "peak" in asked and not throughput:
+        raise error("E0509", "`peak` goes with `tokens_per_second` or `step_time`")
+
+
+def _demand_zero(zero: object) -> None:
+    if zero not in (0, 1, 2, 3):
+        raise wrong_argument("zero", zero, "0, 1, 2 or 3")
 
 
 def flops(
@@ -311,8 +486,7 @@ def fit(
 
     _demand_run(batch, seq)
     _demand_training(dtype, optimizer, checkpoint, loss)
-    if zero not in (0, 1, 2, 3):
-        raise wrong_argument("zero", zero, "0, 1, 2 or 3")
+    _demand_zero(zero)
     _demand_size("micro_batches", micro_batches)
     for name, low in (("weights", weights), ("kv_cache", kv_cache)):
         if low is not None:

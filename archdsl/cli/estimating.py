@@ -116,61 +116,69 @@ def estimate(
 
         demand_plots(plot, "--json")
         demand_other(plot, spec)
-    spread = mesh_options.asked(context, _amount)
+    mesh_options.demand_together(context)
+    spread = mesh is not None or accelerator is not None
     if measure:
         from archdsl.run.smoke import demand_torch
 
         demand_torch()
-        if spread is not None:
+        if spread:
             raise typer.BadParameter(
                 "one device is measured; it cannot be combined with others", param_hint="'--measure'"
             )
-    model = load_model(spec, set, allow_noncausal)
     asked = dtype is not None or optimizer is not None or loss is not None or master_weights or measure
-    memory = spread is None and asked
-    told = any((flops, peak)) or (spread is None and any((batch, seq, checkpoint != "none")))
-    if not json and not memory and not told and plot is None and spread is None:
-        from archdsl.estimates.params import estimate as count
+    memory = not spread and asked
+    told = any((flops, peak)) or (not spread and any((batch, seq, checkpoint != "none")))
+    from archdsl.api import estimate as count
 
+    if not json and not memory and not told and plot is None and not spread:
+        model = load_model(spec, set, allow_noncausal)
         print_or_json(count(model), params_view, json=False)
         return
-    from archdsl.estimates.flops import estimate as count_all
     from archdsl.estimates.memory import MemoryReport
-    from archdsl.estimates.memory import estimate as count_bytes
 
-    counted = count_all(
-        model,
-        batch=batch or (spread.batch if spread is not None else 1),
+    report = count(
+        spec,
+        batch=batch or (None if spread else 1),
         seq=seq,
         convention="exact" if flops is None or flops == "all" else flops,
         tokens_per_second=tokens_per_second,
-        step_seconds=step_time,
-        peak=peak if spread is None or not measured else peak or spread.peak,
-        checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every,
-    )
-    step_memory = count_bytes(
-        model,
-        batch=counted.flops.batch,
-        seq=counted.flops.seq,
-        dtype=dtype or (spread.plan.dtype if spread is not None else "float32"),
-        optimizer=optimizer or "adamw",
-        master_weights=master_weights,
+        step_time=step_time,
+        peak=peak,
         checkpoint=checkpoint,
         loss=loss,
-        step=memory or json,
+        dtype=dtype,
+        optimizer=optimizer or "adamw",
+        master_weights=master_weights,
+        measure=measure,
+        mesh=mesh,
+        zero=zero,
+        micro_batches=micro_batches,
+        interleave=interleave,
+        stages=mesh_options.layers(stages),
+        checkpoint_every=checkpoint_every,
+        sequence_parallel=sequence_parallel,
+        attention=attention,
+        float32_gradients=float32_gradients,
+        weights=weights,
+        kv_cache=kv_cache,
+        compute=compute,
+        accelerator=accelerator,
+        devices=devices,
+        machine=machine,
+        network=network,
+        fused=fused,
+        mfu=mfu,
+        tokens=int(_amount(tokens, "--tokens")) if tokens is not None else None,
+        price=price,
+        set=settings_of(set),
+        allow_noncausal=allow_noncausal,
     )
-    if measure:
-        from archdsl.run.measure import with_measured
-
-        step_memory = with_measured(step_memory, model, checkpoint)
-    report = MemoryReport(**dict(counted), memory=step_memory)
-    if spread is not None:
-        report = spread.report(report, model)
+    assert isinstance(report, MemoryReport)  # a run was asked about
 
     def view(report: MemoryReport) -> Iterator[RenderableType]:
         yield from answer_view(report)
-        yield from params_view(report, blocks=not told and not memory and spread is None)
+        yield from params_view(report, blocks=not told and not memory and not spread)
         if told:
             yield ""
             yield from flops_view(report, side_by_side=flops == "all")
@@ -181,7 +189,7 @@ def estimate(
 
     print_or_json(report, view, json)
     if plot is not None:
-        plot_estimate(report if memory else counted, plot)
+        plot_estimate(report, plot, memory=memory)
 
 
 @command("sweep", "Estimates")

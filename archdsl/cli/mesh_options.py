@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from archdsl.cli.options import MESH, TIME, complete_accelerator, only_with
-from archdsl.frozen import Frozen
-
-if TYPE_CHECKING:
-    from archdsl.estimates.machines import MachinesReport
-    from archdsl.estimates.memory import MemoryReport
-    from archdsl.estimates.roofline import Cluster
-    from archdsl.estimates.sharding import StepPlan
-    from archdsl.ir.graph import Model
 
 MeshOption = Annotated[
     str | None,
@@ -92,95 +82,25 @@ MfuOption = Annotated[
 TokensOption = Annotated[str | None, TIME("--tokens", metavar="N", help="Hours, energy and price of training on N.")]
 PriceOption = Annotated[float | None, TIME("--price", min=0.0, help="With --tokens: price of a device-hour.")]
 
-OF_MESH = (
-    "zero",
-    "micro_batches",
-    "interleave",
-    "stages",
-    "checkpoint_every",
-    "sequence_parallel",
-    "attention",
-    "float32_gradients",
-    "weights",
-    "kv_cache",
-)
-OF_ACCELERATOR = ("compute", "devices", "machine", "network", "fused", "mfu", "tokens", "price")
 
+def demand_together(context: typer.Context) -> None:
+    """Refuse options of a mesh or an accelerator that were given without one."""
+    from archdsl.api import OF_ACCELERATOR, OF_MESH
 
-class Spread(Frozen):
-    """What was asked about a mesh and an accelerator."""
-
-    plan: StepPlan
-    machine: Cluster | None
-    how: dict[str, Any]
-    """Of times: `fused`, `mfu`, `tokens`, `price`."""
-
-    @property
-    def batch(self) -> int:
-        """Sequences of a step where nobody says: one for each micro-batch of each replica."""
-        return self.plan.mesh.dp * self.plan.micro_batches
-
-    @property
-    def peak(self) -> float | None:
-        """FLOP/s of all devices together, in the type of products."""
-        plan = self.plan
-        found = self.machine.device.peak.get(plan.compute or plan.dtype) if self.machine is not None else None
-        return found * plan.mesh.devices if found is not None else None
-
-    def report(self, report: MemoryReport, model: Model) -> MachinesReport:
-        """The report with the answers."""
-        from archdsl.estimates.machines import with_machines
-
-        return with_machines(report, model, self.plan, self.machine, **self.how)
-
-
-def _layers(text: str | None) -> tuple[int, ...]:
-    """The numbers of layers of `7,8,8,7`."""
-    numbers = [part.strip() for part in text.split(",")] if text is not None else []
-    if not all(n.isdecimal() and 0 < int(n) < 1 << 20 for n in numbers):
-        raise typer.BadParameter(f"write it as 7,8,8,7, not {text!r}", param_hint="'--stages'")
-    return tuple(map(int, numbers))
-
-
-def asked(context: typer.Context, amount: Callable[[str, str], Decimal]) -> Spread | None:
-    """What `estimate` was asked about a mesh and an accelerator; None where it was about neither. `amount` reads a
-    number of an option.
-
-    Raises ArchError: E0507 for an accelerator that there is not, E0514 for a mesh that is none."""
     given = context.params
     if given["mesh"] is None and given["accelerator"] is None:
         only_with(context, "--mesh", *OF_MESH)
+    if given["checkpoint"] == "none":
+        only_with(context, "--checkpoint", "checkpoint_every")
     if given["accelerator"] is None:
         only_with(context, "--accelerator", *OF_ACCELERATOR)
     if given["tokens"] is None:
         only_with(context, "--tokens", "price")
-    if given["checkpoint"] == "none":
-        only_with(context, "--checkpoint", "checkpoint_every")
-    if given["mesh"] is None and given["accelerator"] is None:
-        return None
-    from archdsl.estimates.hardware import device
-    from archdsl.estimates.machines import mesh_of
-    from archdsl.estimates.mesh import parse_mesh
-    from archdsl.estimates.roofline import Cluster, best_dtype
-    from archdsl.estimates.sharding import StepPlan
 
-    named = given["accelerator"]
-    machine = Cluster(device(named), given["machine"], given["network"]) if named is not None else None
-    mesh = parse_mesh(given["mesh"]) if given["mesh"] is not None else None
-    plan = StepPlan(
-        mesh=mesh_of(mesh, given["devices"]),
-        **{name: given[name] for name in ("zero", "micro_batches", "interleave", "sequence_parallel", "attention")},
-        checkpoint=given["checkpoint"],
-        checkpoint_every=given["checkpoint_every"],
-        loss=given["loss"],
-        stages=_layers(given["stages"]),
-        dtype=given["dtype"] or (best_dtype(machine.device) if machine is not None else "float32"),
-        weights=given["weights"],
-        cache=given["kv_cache"],
-        compute=given["compute"],
-        optimizer=given["optimizer"] or "adamw",
-        master_weights=given["master_weights"],
-        gradient_dtype="float32" if given["float32_gradients"] else None,
-    )
-    tokens = int(amount(given["tokens"], "--tokens")) if given["tokens"] is not None else None
-    return Spread(plan, machine, {**{name: given[name] for name in ("fused", "mfu", "price")}, "tokens": tokens})
+
+def layers(text: str | None) -> tuple[int, ...]:
+    """Return the numbers of layers of `7,8,8,7`."""
+    numbers = [part.strip() for part in text.split(",")] if text is not None else []
+    if not all(n.isdecimal() and 0 < int(n) < 1 << 20 for n in numbers):
+        raise typer.BadParameter(f"write it as 7,8,8,7, not {text!r}", param_hint="'--stages'")
+    return tuple(map(int, numbers))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from archdsl.estimates.flops import EstimateReport
+    from archdsl.estimates.memory import MemoryReport
     from archdsl.estimates.sweep import SweepReport
 
 FORMATS = (".svg", ".png", ".html")
@@ -96,9 +96,9 @@ def plot_sweep(report: SweepReport, path: Path, quantity: str = "parameters") ->
     _write(figure, path, f"{report.model} ({report.source})", [_swept(report)])
 
 
-def plot_estimate(report: EstimateReport, path: Path) -> None:
-    """Draw the parameters of every block, and the FLOPs of all its uses, forwards and backwards; of a report with
-    memory, what that is made of too. Blocks stand inside each other: what an inner one holds is in the outer one's bar
+def plot_estimate(report: MemoryReport, path: Path, memory: bool = True) -> None:
+    """Draw the parameters of every block, and the FLOPs of all its uses, forwards and backwards; with `memory`, what
+    that is made of too. Blocks stand inside each other: what an inner one holds is in the outer one's bar
     too.
 
     Raises ArchError: E0506 where there is no such file, E0502 where matplotlib is missing; OSError where it cannot be
@@ -106,7 +106,7 @@ def plot_estimate(report: EstimateReport, path: Path) -> None:
     demand_plots(path, "--json")
     from matplotlib.figure import Figure
 
-    panels = _panels(report)
+    panels = _panels(report, memory)
     heights = [panel.height for panel in panels]
     figure = Figure(figsize=(9, 0.28 * sum(heights) + 0.6), layout="constrained")
     sizes = ", ".join(f"{name} = {n:,}" for name, n in report.flops.sizes.items())
@@ -164,9 +164,7 @@ class _Course(Frozen):
         axes.legend(loc="lower right")
 
 
-def _panels(report: EstimateReport) -> list[_Bars | _Course]:
-    from archdsl.estimates.memory import MemoryReport
-
+def _panels(report: MemoryReport, memory: bool) -> list[_Bars | _Course]:
     held: Table = [["block", "declared at", "count", "each", "parameters"]]
     for block in report.params.by_block:
         held.append([block.block, block.source, *(f"{n:,}" for n in (block.count, block.each, block.total))])
@@ -186,7 +184,7 @@ def _panels(report: EstimateReport) -> list[_Bars | _Course]:
             done,
         ),
     ]
-    if isinstance(report, MemoryReport):
+    if memory:
         m = report.memory
         kinds = [("weights", m.weights), ("buffers", m.buffers), ("gradients", m.gradients)]
         kinds += [(f"optimizer: {s.name} ({s.dtype})", s.bytes) for s in m.by_state]
