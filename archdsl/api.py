@@ -615,7 +615,7 @@ def to_torch(
     )
     from archdsl.run.load import load_source
 
-    with nullcontext() if device is None else device_called(torch, str(device)):
+    with nullcontext() if device is None else device_called(torch, str(device), runs=False):
         module: nn.Module = load_source(source)()
     return module if kind is None else module.to(kind)
 

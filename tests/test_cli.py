@@ -607,7 +607,7 @@ PAGE = re.compile(r"# (E05\d\d): .+?## Wrong\n\n```sh\n(.+?)\n```\n\n## Right\n\
 
 def _pages() -> Iterator[tuple[str, str]]:
     for code in resources.error_codes():
-        elsewhere = ("E0531", "E0532", "E0533")  # of checkpoints
+        elsewhere = ("E0531", "E0532", "E0533", "E0535")  # of checkpoints
         if code.startswith("E05") and code not in ("E0509", "E0512", *elsewhere):  # which no command of ours comes to
             yield code, resources.error_page(code) or ""
 

@@ -139,12 +139,13 @@ def demand_torch() -> Any:
     return torch
 
 
-def device_called(torch: Any, name: str) -> Any:
-    """The device of that name. Raises ArchError E0502 where there is none."""
+def device_called(torch: Any, name: str, runs: bool = True) -> Any:
+    """Return the device of that name; raises ArchError E0502 where there is none, and for the meta device if the model
+    `runs` there: its tensors have no numbers."""
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
-        if device.type == "meta":
+        if device.type == "meta" and runs:
             raise RuntimeError("it holds no numbers")
     except (RuntimeError, AssertionError) as problem:
         raise error(
