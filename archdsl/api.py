@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from archdsl.estimates.scaling import ScalingReport
     from archdsl.estimates.sweep import SweepReport
     from archdsl.estimates.sweep import Values as SweepValues
+    from archdsl.interop.convert import ImportReport
     from archdsl.ir.graph import Model
     from archdsl.passes.checkpoint import Checkpoint
     from archdsl.run.generate import GenerateReport
@@ -42,10 +43,13 @@ __all__ = [
     "check",
     "estimate",
     "expand",
+    "export_checkpoint",
     "fit",
     "flops",
     "format_text",
     "generate",
+    "import_checkpoint",
+    "import_weights",
     "init_weights",
     "list_zoo",
     "load",
@@ -823,6 +827,118 @@ def to_huggingface(
 
     say = remark or (lambda _: None)
     return save(loaded, Path(output), weights=stored, seed=seed, tokens=tokens, progress=progress, remark=say)
+
+
+def import_checkpoint(
+    source: str | Path,
+    output: str | Path,
+    *,
+    mapping: str | None = None,
+    weights: bool = True,
+    check: bool = False,
+    tolerance: float | None = None,
+    ignore: Collection[str] = (),
+    progress: Callable[[str, int], None] | None = None,
+) -> ImportReport:
+    """Write a checkpoint of Hugging Face, or a GGUF file, as a spec, and its weights beside it in the spec's names.
+
+    `source` is a folder, a `config.json` alone or a file .gguf; `output` ends in `.arch`. `mapping` is the name or path
+    of a `.checkpoint` file, by default that of the config's `model_type`; `ignore` names fields of the config that
+    change nothing of what is computed. With `check` outputs are compared with transformers': `difference`
+    of the report is a share of the largest, and `disagreement()` the finding where it is more than `tolerance`.
+
+    Raises ArchError E0531 to E0533 where mapping, checkpoint and spec disagree (nothing is written then), E0502 where a
+    package is missing; OSError where a file cannot be written."""
+    from archdsl.interop.convert import TOLERANCE, import_folder
+
+    _demand_path("source", source)
+    _demand_path("output", output)
+    if Path(output).suffix != ".arch":
+        raise error("E0509", f"`output` ends in .arch, unlike `{shortened(str(output))}`")
+    if not _is_list(ignore):
+        raise wrong_argument("ignore", ignore, "a collection of fields")
+    return import_folder(
+        Path(source),
+        Path(output),
+        mapping=mapping,
+        weights=weights,
+        check=check,
+        tolerance=TOLERANCE if tolerance is None else tolerance,
+        ignore=[*ignore],
+        progress=lambda _: nullcontext(progress),
+    )
+
+
+def export_checkpoint(
+    spec: str | Path | Model | None,
+    output: str | Path,
+    weights: str | Path,
+    *,
+    format: Literal["hf", "gguf"] = "hf",
+    mapping: str | None = None,
+    text: str | None = None,
+    model: str | None = None,
+    set: Settings | None = None,
+    allow_noncausal: bool = False,
+    progress: Callable[[str, int], None] | None = None,
+) -> int:
+    """Write weights of a spec (a safetensors file) in the names of a checkpoint, and return how many tensors there are:
+    as a folder of Hugging Face with `config.json` and all that the import found beside it, or as a GGUF file.
+
+    `mapping` names the `.checkpoint` file of a folder, by default that beside the spec; `to_huggingface` needs none,
+    and finds the type itself. Other arguments and errors as for `load`, and ArchError: E0531 where there is no mapping,
+    E0534 where llama.cpp has no such architecture, E0503 where `weights` is not the model's. Raises OSError where a
+    file cannot be written."""
+    _demand_path("output", output)
+    _demand_path("weights", weights)
+    _demand_one_of("format", format, ("hf", "gguf"))
+    loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
+    if format == "gguf":
+        from archdsl.interop.gguf_write import write_gguf
+
+        if mapping is not None:
+            raise error("E0509", "`mapping` goes with the format `hf`: an architecture of llama.cpp is found")
+        return write_gguf(loaded, Path(weights), Path(output), progress)
+    from archdsl.interop.convert import convert_to
+
+    return convert_to(loaded, Path(weights), Path(output), mapping, progress)
+
+
+def import_weights(
+    spec: str | Path | Model | None,
+    source: str | Path,
+    output: str | Path,
+    *,
+    mapping: str | None = None,
+    renames: Mapping[str, str] | None = None,
+    init_missing: bool = False,
+    seed: int = 0,
+    text: str | None = None,
+    model: str | None = None,
+    set: Settings | None = None,
+    allow_noncausal: bool = False,
+    progress: Callable[[str, int], None] | None = None,
+) -> list[str]:
+    """Write the weights of a checkpoint in the names of a spec, as a safetensors file, and return what there is to say
+    of them, a line each.
+
+    `source` is a folder of Hugging Face, a GGUF file, or a safetensors file in the spec's own names; `renames` gives
+    names of its tensors that begin with one text another beginning, before the mapping. With `init_missing` the weights
+    that fit the spec are kept, the others are randomly initialized by `seed`, and the lines list both. Other arguments
+    and errors as for `import_checkpoint` and `load`."""
+    from archdsl.interop.convert import convert_from, fit_from
+
+    _demand_path("source", source)
+    _demand_path("output", output)
+    loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
+    pairs = [*(renames or {}).items()]
+    if init_missing:
+        return [*fit_from(loaded, Path(source), Path(output), mapping, pairs, seed, progress).lines()]
+    said: list[str] = []
+    count = convert_from(
+        loaded, Path(source), Path(output), mapping, pairs, progress, lambda doubt: said.append(f"in doubt: {doubt}")
+    )
+    return [*said, f"{count:,} tensors: {output}"]
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

@@ -47,10 +47,16 @@ def of_spec(output: Path) -> dict[str, Callable[..., Any]]:
         "check": archdsl.check,
         "estimate": archdsl.estimate,
         "expand": archdsl.expand,
+        "export_checkpoint": lambda spec=None, **of: export(spec, output, **of),
         "fit": lambda spec=None, **of: archdsl.fit(spec, vary="layers", params=100_000, **of),
         "flops": archdsl.flops,
         "format_text": archdsl.format_text,
         "generate": lambda spec=None, **of: archdsl.generate(spec, "1 2", max_new_tokens=2, **of).tokens,
+        "import_weights": lambda spec=None, **of: (
+            archdsl.init_weights(spec, output / "w.safetensors", **of),
+            archdsl.import_weights(spec, output / "w.safetensors", output / "again.safetensors", **of),
+            (output / "again.safetensors").read_bytes(),
+        ),
         "init_weights": lambda spec=None, **of: (
             archdsl.init_weights(spec, output / "w.safetensors", **of),
             (output / "w.safetensors").read_bytes(),
@@ -67,6 +73,18 @@ def of_spec(output: Path) -> dict[str, Callable[..., Any]]:
         "torch_source": archdsl.torch_source,
         "verify": lambda spec=None, **of: archdsl.verify(spec, seq=8, decode=False, **of).outputs,
     }
+
+
+def export(spec: Any, output: Path, **of: Any) -> bytes:
+    """What a tiny model becomes as a checkpoint of GPT-2's, whose names it has."""
+    mapping = output / "tiny.checkpoint"
+    (output / "tiny.arch").write_text(TINY, encoding="utf-8")
+    names = archdsl.estimate(spec, **of).params.by_weight
+    rules = "".join(f"model.{w.path} = {w.path}\n" for w in names)
+    mapping.write_text(f"type tiny = tiny\nconfig {{\n}}\n{rules}", encoding="utf-8")
+    archdsl.init_weights(spec, output / "w.safetensors", **of)
+    archdsl.export_checkpoint(spec, output / "folder", output / "w.safetensors", mapping=str(mapping), **of)
+    return (output / "folder" / "model.safetensors").read_bytes()
 
 
 def test_all_that_is_public_is_there() -> None:
@@ -196,6 +214,85 @@ def _environment() -> dict[str, str]:
     import os
 
     return {**os.environ, "PYTHONPATH": str(Path(archdsl.__file__).parent.parent)}
+
+
+# --- estimates --------------------------------------------------------------------------------------------------------
+
+QUESTIONS: dict[str, dict[str, Any]] = {
+    "--seq 8 --batch 2 --flops palm": {"seq": 8, "batch": 2, "convention": "palm"},
+    "--dtype bfloat16 --optimizer muon --checkpoint full --loss eager": {
+        "dtype": "bfloat16",
+        "optimizer": "muon",
+        "checkpoint": "full",
+        "loss": "eager",
+    },
+    "--mesh dp=2,tp=2 --zero 1 --micro-batches 2 --float32-gradients": {
+        "mesh": "dp=2,tp=2",
+        "zero": 1,
+        "micro_batches": 2,
+        "float32_gradients": True,
+    },
+    "--accelerator h100_sxm --devices 2 --mfu 0.4 --tokens 1e9 --price 2": {
+        "accelerator": "h100_sxm",
+        "devices": 2,
+        "mfu": 0.4,
+        "tokens": 10**9,
+        "price": 2.0,
+    },
+    "--step-time 0.1 --peak 1e12": {"step_time": 0.1, "peak": 1e12},
+}
+
+
+@pytest.mark.parametrize("options", QUESTIONS)
+def test_an_estimate_is_what_the_command_prints(options: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        app(["estimate", "gpt2", "--json", *options.split()])
+    assert archdsl.estimate("gpt2", **QUESTIONS[options]).model_dump_json(indent=2) + "\n" == capsys.readouterr().out
+
+
+def test_an_estimate_takes_every_option_of_the_command() -> None:
+    command = next(c for c in app.registered_commands if c.name == "estimate")
+    assert command.callback is not None
+    options = {*inspect.signature(command.callback).parameters} - {"context", "plot", "json", "flops"}
+    assert options | {"convention", "text", "model"} == {*inspect.signature(archdsl.estimate).parameters}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"zero": 1}, "`zero` goes with `mesh`"),
+        ({"tokens": 5, "seq": 8}, "`tokens` goes with `accelerator`"),
+        ({"accelerator": "h100_sxm", "price": 1.0}, "`price` goes with `tokens`"),
+        ({"mesh": "dp=2", "checkpoint_every": 2}, "`checkpoint_every` goes with `checkpoint`"),
+        ({"measure": True, "mesh": "dp=2"}, "one device is measured"),
+        ({"step_time": 1.0, "tokens_per_second": 1.0, "peak": 1e12}, "the same measurement"),
+        ({"step_time": 1.0}, "`step_time` goes with `peak` or `accelerator`"),
+        ({"peak": 1e12}, "`peak` goes with"),
+        ({"mesh": "dp=2", "zero": 4}, "`zero` is 0, 1, 2 or 3"),
+        ({"convention": "open"}, "`convention` is one of"),
+    ],
+)
+def test_arguments_that_do_not_go_together(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ArchError, match=said) as wrong:
+        archdsl.estimate("gpt2", **arguments)
+    assert [d.code for d in wrong.value.diagnostics] == ["E0509"]
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_comes_in_and_goes_out(tmp_path: Path) -> None:
+    small = {"layers": 1, "width": 32, "heads": 2, "kv_heads": 1, "hidden": 48, "vocab": 50}
+    theirs = tmp_path / "theirs"
+    archdsl.to_huggingface("mistral_nemo_12b", theirs, native=True, seed=0, set=small | {"head_dim": 16})
+    report = archdsl.import_checkpoint(theirs, tmp_path / "ours.arch", check=True)
+    assert (report.model_type, report.disagreement()) == ("mistral", None)
+    ours = tmp_path / "ours.arch", tmp_path / "again", tmp_path / "ours.safetensors"
+    assert archdsl.export_checkpoint(*ours, mapping="mistral") == report.tensors
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (theirs / "model.safetensors").read_bytes()
+    grown = {"set": {"layers": 2}, "init_missing": True}
+    said = archdsl.import_weights(ours[0], theirs, tmp_path / "grown.safetensors", **grown)
+    assert "initialized: blocks.1" in "\n".join(said)
 
 
 # --- runs and texts ---------------------------------------------------------------------------------------------------
