@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from flops_tools import counted, predicted, sizes_of
 from odd_specs import ODD
+from rows import POSITIONS
 from torch import Tensor
 from torch_versions import measured
 from zoo.sizes import families
@@ -142,10 +143,7 @@ def test_made_up_specs(seed: int) -> None:
 
 # --- masks ------------------------------------------------------------------------------------------------------------
 
-LEAVES = (
-    "causal", "window(3)", "window(9)", "chunked(4)", "chunked(5)", "prefix(6)", "global(2)", "strided(3)",
-    "strided(4)", "dilated(3, 2)", "random(2, 1)", "random(5, 7)",
-)  # fmt: skip
+LEAVES = (*map(str, POSITIONS.values()), "window(9)", "chunked(5)", "strided(4)", "random(5, 7)")
 
 
 def _masks() -> Iterator[str]:
@@ -158,7 +156,7 @@ def _masks() -> Iterator[str]:
             return f"~({some(depth - 1)})"
         return f"({some(depth - 1)} {draw.choice('&|')} {some(depth - 1)})"
 
-    yield from ("full", *LEAVES)
+    yield from LEAVES
     yield from (some(1 + i % 3) for i in range(40))
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from cli_tools import run
 from decode_tools import decoder, inputs_for, module_of
+from rows import POSITIONS
 from torch_versions import since
 from zoo import sizes as zoo_sizes
 from zoo.sizes import families, tables
@@ -19,9 +20,8 @@ from archdsl.api import to_torch
 from archdsl.diagnostics import ArchError
 from archdsl.estimates.dtypes import Dtype
 from archdsl.estimates.memory import KeptMemory, Memory, Optimizer, estimate
-from archdsl.ir.dims import num
 from archdsl.ir.graph import Model
-from archdsl.ir.masks import Mask, behind, both, complement, either
+from archdsl.ir.masks import Mask, ahead, behind, both, complement, either
 from archdsl.passes.decode import plan
 
 BATCH, TIME = 2, 16
@@ -321,36 +321,32 @@ def test_windows() -> None:
     assert [k.windowed_bytes for k in short.kept] == [k.bytes for k in short.kept]
 
 
-CAUSAL = Mask("causal")
-WINDOW, CHUNKED, DILATED = (
-    Mask(rule, tuple(num(n) for n in numbers))
-    for rule, numbers in (("window", (4,)), ("chunked", (6,)), ("dilated", (3, 2)))
-)
+CAUSAL, WINDOW, CHUNKED, DILATED = (POSITIONS[rule] for rule in ("causal", "window", "chunked", "dilated"))
 MASKS = (
-    WINDOW,
-    CHUNKED,
-    DILATED,
-    CAUSAL,
-    both(CAUSAL, WINDOW),
+    *POSITIONS.values(),
+    *(both(CAUSAL, mask) for mask in POSITIONS.values()),
     both(WINDOW, CHUNKED),
     either(WINDOW, DILATED),
     either(CAUSAL, WINDOW),
     both(CAUSAL, complement(WINDOW)),
-    both(CAUSAL, either(CHUNKED, Mask("prefix", (num(2),)))),
+    both(CAUSAL, either(CHUNKED, POSITIONS["prefix"])),
 )
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=str)
-def test_how_far_back_a_mask_sees(mask: Mask) -> None:
-    """The furthest key that any query gets a share of; with no bound, the first of all."""
+def test_how_far_a_mask_sees(mask: Mask) -> None:
+    """The furthest key behind and ahead that any query gets a share of; with no bound behind, the first of all."""
     places = 40
     made = to_torch(
         tiny(f"model m(x: [batch, time, 4], v: [batch, time, {places}]) {{ return sdpa(x, x, v, mask: {mask}) }}")
     )
     shares = made(torch.zeros(1, places, 4), torch.eye(places)[None])[0]
     query, key = shares.nonzero().T
+    back, forth = int((query - key).max()), int((key - query).max())
     bound = behind(mask)
-    assert int((query - key).max()) == (places - 1 if bound is None else bound)
+    assert mask.drawn or back == (places - 1 if bound is None else bound)
+    later = ahead(mask)
+    assert later is None or forth == later or (forth < later and (mask.parts or mask.drawn))
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -129,7 +129,31 @@ def _count(leaves: frozenset[Leaf], queries: int, keys: int) -> int:
         # Of the positions from keys - queries + 1 to keys, each counts as far as the window reaches.
         reach = min([keys, *(numbers[0] for rule, numbers in leaves if rule == "window")])
         return _stairs(keys, reach) - _stairs(keys - queries, reach)
-    return _counted(leaves, queries, keys)
+    return (_counted if rules <= INTERVALS else _compared)(leaves, queries, keys)
+
+
+INTERVALS = {"causal", "window", "chunked", "prefix", "rows", "strided"}
+"""Leaves of which a query sees an interval of keys, or every n-th."""
+
+
+def _compared(leaves: Iterable[Leaf], queries: int, keys: int) -> int:
+    """Every pair by its positions, some rows at a time: for rules whose keys are no interval."""
+    import numpy as np
+
+    found, rows = 0, max(ROWS // keys, 1)
+    for start in range(keys - queries, keys, rows):
+        query = np.arange(start, min(start + rows, keys), dtype=np.int64)[:, None]
+        truth = np.ones((query.size, keys), dtype=bool)
+        for leaf in leaves:
+            truth &= _holds(leaf, query, np.arange(keys, dtype=np.int64))
+        found += int(np.count_nonzero(truth))
+    return found
+
+
+def _holds(leaf: Leaf, query: Any, key: Any) -> Any:
+    """Whether each query sees each key; `rows` are the first queries, as `prefix` the first keys."""
+    rule, numbers = leaf
+    return holds("prefix", numbers, 0, query) if rule == "rows" else holds(rule, numbers, query, key)
 
 
 def _stairs(positions: int, reach: int) -> int:
@@ -193,9 +217,7 @@ def _drawn(parts: Sum, queries: int, keys: int) -> int:
                         of_leaf[draws[leaf]] = True
                         seen[first, leaf] = of_leaf[row, key]
                     else:
-                        rule, numbers = leaf  # `rows` are the first queries, as `prefix` the first keys
-                        pair = (0, row + start) if rule == "rows" else (row + start, key)
-                        seen[first, leaf] = holds("prefix" if rule == "rows" else rule, numbers, *pair)
+                        seen[first, leaf] = _holds(leaf, row + start, key)
                 truth = truth & seen[first, leaf]
             found += times * int(np.count_nonzero(truth))
     return found

@@ -25,7 +25,7 @@ from archdsl.frontend.scopes import BlockCall, Scope
 from archdsl.ir import dims
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import CallNode, OpNode, Value
-from archdsl.ir.masks import Mask
+from archdsl.ir.masks import INPUTS, Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.static import (
     BlockValue,
@@ -293,7 +293,7 @@ class Expander(Elaborator):
             return unary("~", self._mask(mask.parts[0]))
         args = [arg(expr_of(n.expr)) for n in mask.numbers]
         if mask.tensor is not None:
-            if mask.rule in ("padding", "documents"):
+            if mask.rule in INPUTS:
                 return tensor(mask.tensor)
             args.append(arg(tensor(mask.tensor)))
         return called(name_of(mask.rule), args) if args else name_of(mask.rule)

@@ -101,7 +101,7 @@ class Functions(Names):
         args = [(a.name, self.ev(a.value, scope), a.value.span) for a in e.args]
         if name in masks.TENSOR_RULES:
             return _tensor_mask(name, args, e.span)
-        fields = masks.RULES[name]
+        fields = masks.RULES[name].numbers
         numbers: dict[str, Num] = {}
         for given, value, where in args:
             key = given or next((f for f in fields if f not in numbers), None)
@@ -118,7 +118,8 @@ class Functions(Names):
             numbers["seed"] = num(0)
         missing = [f for f in fields if f not in numbers]
         if missing:
-            raise error("E0205", f"the mask `{name}` still needs its {missing[0]}: `{name}(128)`", e.span)
+            example = ", ".join(map(str, masks.RULES[name].example))
+            raise error("E0205", f"the mask `{name}` still needs its {missing[0]}: `{name}({example})`", e.span)
         return Mask(name, tuple(numbers[f] for f in fields))
 
     # --- schemes ------------------------------------------------------------------------------------------------------
@@ -191,7 +192,7 @@ def _tensor_mask(name: str, args: Sequence[Argument], span: Span) -> Mask:
     if len(args) != 1 or not isinstance(args[0][1], Value):
         raise error("E0205", f"`{name}` takes one tensor", span)
     _, value, where = args[0]
-    kind = "bool" if name in ("keys", "queries", "padding") else "int"
+    kind = masks.TENSOR_RULES[name].kind
     demand_kind(kind, value, f"`{name}` takes {TAKEN[kind]}", where)
     return Mask(name, tensor=value)
 

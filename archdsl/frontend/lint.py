@@ -30,9 +30,6 @@ ALIGNED, SMALL = 8, 512
 """What the sizes of a matrix of 16 bits are a multiple of, if matrix units are to take it as it is; below the second it
 hardly matters."""
 
-MASK_KINDS = ("padding", "documents")
-"""Types of tensors that the masks of the same name read."""
-
 HEAD_GRAIN, LARGEST_HEAD = 8, 256
 """What the fused attention kernels take."""
 
@@ -105,7 +102,7 @@ def _dead(module: SpecModule) -> Iterator[Diagnostic]:
         for tensor in tensors:
             if (
                 tensor.name not in read
-                and tensor.type.kind not in MASK_KINDS
+                and tensor.type.kind not in masks.INPUTS
                 and not _sizes_read(tensor, tensors, body)
                 and not _only_applied(tensors)
             ):

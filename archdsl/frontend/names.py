@@ -125,10 +125,9 @@ class Names(Primitives):
         if library is not None:
             return self._declared(*library, name, span)
         if name in masks.TENSOR_RULES:
-            # `padding` and `documents` alone read the model's input of that kind.
-            return Mask(name) if name in ("padding", "documents") else MaskRule(name)
+            return Mask(name) if name in masks.INPUTS else MaskRule(name)
         if name in masks.RULES:
-            return MaskRule(name) if masks.RULES[name] else Mask(name)
+            return MaskRule(name) if masks.RULES[name].numbers else Mask(name)
         op = find_primitive(name)
         if op is not None:
             return BlockValue(op, {}, "", span)

@@ -7,11 +7,12 @@ adds nothing (`full & m` is m).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
-from archdsl.frozen import Entity
+from archdsl.frozen import Entity, Frozen
 from archdsl.ir.dims import Expr, Num, Poly
 
 if TYPE_CHECKING:
@@ -61,7 +62,12 @@ class Mask(Entity):
     @property
     def reads_queries(self) -> bool:
         """Whether two queries may see different keys: a mask of keys alone needs no axis for queries."""
-        return any(leaf.rule not in KEY_RULES for leaf in self.leaves())
+        return any(reads_query(leaf.rule) for leaf in self.leaves())
+
+    @property
+    def drawn(self) -> bool:
+        """Whether keys are chosen by comparing all of them."""
+        return any(leaf.rule in RULES and RULES[leaf.rule].drawn for leaf in self.leaves())
 
     def __str__(self) -> str:
         if self.rule in ("&", "|"):
@@ -74,21 +80,95 @@ class Mask(Entity):
         return f"{self.rule}({', '.join(inner)})" if inner else self.rule
 
 
-# Rule -> the names of its numbers.
-RULES: dict[str, tuple[str, ...]] = {
-    "full": (),
-    "causal": (),
-    "window": ("width",),
-    "chunked": ("size",),
-    "prefix": ("length",),
-    "global": ("count",),
-    "strided": ("stride",),
-    "dilated": ("width", "dilation"),
-    "random": ("count", "seed"),
+class PositionRule(Frozen):
+    """A rule that compares positions: a row of `RULES`, which the checks, counts and back ends read."""
+
+    condition: str
+    """Whether a query sees a key, in Python: of the positions `query` and `key`, of their `distance`, which is never
+    negative, and of the numbers by name, joined by + - * // % < <= > >= == & |."""
+    numbers: tuple[str, ...] = ()
+    example: tuple[int, ...] = ()
+    """Numbers of an example."""
+    ahead: Callable[..., int] | None = None
+    """How many positions past its own a query sees at most, by the numbers; None if there is no bound."""
+    behind: Callable[..., int] | None = None
+    """How many positions before its own, likewise."""
+    parameter: str = ""
+    """What its number is called in an emitted function, where numbers of other rules may stand beside it."""
+    drawn: bool = False
+    """Whether keys are chosen by comparing all of them: the condition is the call of a function."""
+
+
+class TensorRule(Frozen):
+    """A rule that reads a tensor, a row of `TENSOR_RULES`: a bool of each query or of each key, or an integer that is
+    equal at both."""
+
+    parameter: str
+    """What the tensor is called in an emitted function."""
+    reads: Literal["query", "key", "both"]
+    is_input: bool = False
+    """Whether the rule without a tensor stands for the model's own input of this type."""
+
+    @property
+    def kind(self) -> str:
+        """The tensor's type."""
+        return "int" if self.reads == "both" else "bool"
+
+
+RULES: dict[str, PositionRule] = {
+    "full": PositionRule("key >= 0"),
+    "causal": PositionRule("key <= query", ahead=lambda: 0),
+    "window": PositionRule(
+        "distance < width",
+        ("width",),
+        (4,),
+        ahead=lambda width: width - 1,
+        behind=lambda width: width - 1,
+        parameter="window",
+    ),
+    "chunked": PositionRule(
+        "query // size == key // size",
+        ("size",),
+        (6,),
+        ahead=lambda size: size - 1,
+        behind=lambda size: size - 1,
+        parameter="chunk",
+    ),
+    "prefix": PositionRule("key < length", ("length",), (3,), ahead=lambda length: length - 1, parameter="prefix"),
+    "global": PositionRule("(query < count) | (key < count)", ("count",), (2,)),
+    "strided": PositionRule("(query - key) % stride == 0", ("stride",), (3,)),
+    "dilated": PositionRule(
+        "(distance < width * dilation) & ((query - key) % dilation == 0)",
+        ("width", "dilation"),
+        (3, 2),
+        ahead=lambda width, dilation: (width - 1) * dilation,
+        behind=lambda width, dilation: (width - 1) * dilation,
+    ),
+    "random": PositionRule("random_keys(query, key, count, seed)", ("count", "seed"), (2, 1), drawn=True),
 }
-# Rules that read a tensor: `keys(bool)` `queries(bool)` `same(int)`, and the model's inputs `padding` and `documents`.
-TENSOR_RULES = ("keys", "queries", "same", "padding", "documents")
-KEY_RULES = ("full", "prefix", "keys", "padding")
+TENSOR_RULES: dict[str, TensorRule] = {
+    "keys": TensorRule("keys", "key"),
+    "queries": TensorRule("queries", "query"),
+    "same": TensorRule("group", "both"),
+    "padding": TensorRule("padding", "key", is_input=True),
+    "documents": TensorRule("documents", "both", is_input=True),
+}
+INPUTS = tuple(name for name, rule in TENSOR_RULES.items() if rule.is_input)
+"""Rules that stand for the model's own input of this type where they are given no tensor."""
+
+
+def reads_query(rule: str) -> bool:
+    """Whether what a rule lets a query see depends on the query."""
+    if rule in TENSOR_RULES:
+        return TENSOR_RULES[rule].reads != "key"
+    return RULES[rule].drawn or bool({"query", "distance"} & words(RULES[rule].condition))
+
+
+@cache
+def words(condition: str) -> frozenset[str]:
+    """The names in a condition."""
+    return frozenset(re.findall(r"[a-z_]+", condition))
+
 
 FULL = Mask("full")
 
@@ -151,21 +231,22 @@ def in_documents(mask: Mask) -> dict[str, Mask] | None:
 
 def ahead(mask: Mask) -> int | None:
     """How many positions past its own a query may see, at most; None where there is no bound."""
-    if mask.rule == "causal":
-        return 0
-    if mask.rule in ("window", "chunked"):
-        return _number(mask.numbers[0], -1)
-    if mask.rule == "dilated":
-        width, dilation = (n.value for n in mask.numbers)
-        return (width - 1) * dilation if isinstance(width, int) and isinstance(dilation, int) else None
-    return _of_parts(mask, map(ahead if mask.rule == "&" else reach, mask.parts))
+    if not mask.parts:
+        return _bound(mask, RULES[mask.rule].ahead) if mask.rule in RULES else None
+    return _of_parts(mask, map(ahead, mask.parts))
 
 
 def behind(mask: Mask) -> int | None:
     """How many positions before its own a query may see, at most; None where there is no bound."""
-    if mask.rule in ("window", "chunked", "dilated"):
-        return ahead(mask)  # as far back as ahead
+    if not mask.parts:
+        return _bound(mask, RULES[mask.rule].behind) if mask.rule in RULES else None
     return _of_parts(mask, map(behind, mask.parts))
+
+
+def _bound(mask: Mask, bound: Callable[..., int] | None) -> int | None:
+    """What a rule's bound is for its numbers, if they are known."""
+    numbers = [n.value for n in mask.numbers]
+    return None if bound is None or any(isinstance(n, Poly) for n in numbers) else bound(*map(int, numbers))  # type: ignore[arg-type]
 
 
 def _of_parts(mask: Mask, bounds: Iterable[int | None]) -> int | None:
@@ -181,15 +262,8 @@ def breadth(mask: Mask) -> Num | None:
     none that is one of its numbers."""
     bound = behind(mask)
     leaves = mask.parts if mask.rule == "&" else (mask,)
-    found = (p.numbers[0] for p in leaves if p.rule in ("window", "chunked"))
-    return next((n for n in found if bound is not None and n.value == bound + 1), None)
-
-
-def reach(mask: Mask) -> int | None:
-    """Like `ahead`, but a prefix, which every query sees, counts by its length."""
-    if mask.rule == "prefix":
-        return _number(mask.numbers[0], -1)
-    return ahead(mask)
+    numbers = (p.numbers[0] for p in leaves if p.numbers and behind(p) == bound)
+    return next((n for n in numbers if bound is not None and n.value == bound + 1), None)
 
 
 def sees(mask: Mask, query: int, key: int) -> bool | None:
@@ -201,31 +275,21 @@ def sees(mask: Mask, query: int, key: int) -> bool | None:
             return None if found[0] is None else not found[0]
         decides = mask.rule == "|"
         return decides if decides in found else None if None in found else not decides
-    if mask.rule in ("padding", "documents"):
+    if mask.rule in INPUTS:
         return True
-    if mask.rule not in RULES or mask.rule == "random" or any(not isinstance(n.value, int) for n in mask.numbers):
+    rule = RULES.get(mask.rule)
+    if rule is None or rule.drawn or any(not isinstance(n.value, int) for n in mask.numbers):
         return None
-    return mask.rule == "full" or bool(holds(mask.rule, [int(n) for n in mask.numbers], query, key))
+    return bool(holds(mask.rule, [int(n) for n in mask.numbers], query, key))
 
 
 def holds(rule: str, numbers: Sequence[int], query: Any, key: Any) -> Any:
     """Whether a rule of positions lets a query see a key; of arrays of positions, for each of them."""
-    match rule:
-        case "causal":
-            return key <= query
-        case "window":
-            return abs(query - key) < numbers[0]
-        case "chunked":
-            return query // numbers[0] == key // numbers[0]
-        case "prefix":
-            return key < numbers[0]
-        case "global":
-            return (query < numbers[0]) | (key < numbers[0])
-        case "strided":
-            return (query - key) % numbers[0] == 0
-    assert rule == "dilated", rule
-    return (abs(query - key) < numbers[0] * numbers[1]) & ((query - key) % numbers[1] == 0)
+    row = RULES[rule]
+    assert not row.drawn, rule
+    return _compiled(row.condition, row.numbers)(query, key, abs(query - key), *numbers)
 
 
-def _number(n: Num, offset: int) -> int | None:
-    return None if isinstance(n.value, Poly) else int(n.value) + offset
+@cache
+def _compiled(condition: str, numbers: tuple[str, ...]) -> Callable[..., Any]:
+    return eval(f"lambda {', '.join(('query', 'key', 'distance', *numbers))}: {condition}")  # type: ignore[no-any-return]

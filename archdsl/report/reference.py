@@ -38,7 +38,7 @@ def _unknown(topic: str) -> ArchError:
     from archdsl.resources import library_index
 
     if topic in RULES or topic in TENSOR_RULES:
-        numbers = ", ".join(RULES.get(topic, ("tensor",)))
+        numbers = ", ".join(RULES[topic].numbers if topic in RULES else ("tensor",))
         help_ = f"`{topic}{f'({numbers})' if numbers else ''}` is a mask, a set of pairs of positions"
     elif topic in SCHEMES:
         numbers = ", ".join(SCHEMES[topic])

@@ -9,6 +9,7 @@ import pytest
 import archdsl
 from archdsl.frontend.load import find_spec, module_of
 from archdsl.frontend.modules import models
+from archdsl.ir import masks
 from archdsl.run.smoke import run
 from docs.pages import ROOT, Block, blocks
 
@@ -53,6 +54,12 @@ def test_example(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_words_of_the_examples() -> None:
     for block in EXAMPLES:
         assert all(word in ("arch", "statements") or CODE.fullmatch(word) for word in block.words), str(block)
+
+
+def test_every_mask_has_a_line() -> None:
+    section = PAGE.read_text(encoding="utf-8").partition("\n## Masks\n")[2].partition("\n## ")[0]
+    table = "".join(line.split("|")[1] for line in section.splitlines() if line.startswith("| `"))
+    assert re.findall(r"`([a-z]+)", table) == [*masks.RULES, *masks.TENSOR_RULES], "a line for each row, in their order"
 
 
 def test_reserved_words_are_those_of_the_grammar() -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from rows import POSITIONS
 from torch import Tensor
 
 import archdsl
+from archdsl.ir.masks import RULES, TENSOR_RULES
 
 pytestmark = pytest.mark.slow
 
@@ -63,24 +65,47 @@ TIME = 13
 FLAG = real(TIME, 8)
 GROUP = torch.tensor([[0] * 5 + [1] * 8, [2] * 9 + [0] * 4])
 
-MASKS: dict[str, Callable[[int, int, int], bool]] = {
+MEANT: dict[str, Callable[..., bool]] = {
     "full": lambda b, q, k: True,
     "causal": lambda b, q, k: k <= q,
-    "window(3)": lambda b, q, k: abs(q - k) < 3,
-    "chunked(4)": lambda b, q, k: q // 4 == k // 4,
-    "prefix(3)": lambda b, q, k: k < 3,
-    "global(2)": lambda b, q, k: q < 2 or k < 2,
-    "strided(3)": lambda b, q, k: (q - k) % 3 == 0,
-    "dilated(2, 3)": lambda b, q, k: abs(q - k) < 6 and (q - k) % 3 == 0,
+    "window": lambda b, q, k, width: q - width < k < q + width,
+    "chunked": lambda b, q, k, size: k in range(q - q % size, q - q % size + size),
+    "prefix": lambda b, q, k, length: k in range(length),
+    "global": lambda b, q, k, count: min(q, k) < count,
+    "strided": lambda b, q, k, stride: k in range(q % stride, TIME, stride),
+    "dilated": lambda b, q, k, width, dilation: abs(q - k) in range(0, width * dilation, dilation),
+    "keys": lambda b, q, k: bool(FLAG[b, k]),
+    "queries": lambda b, q, k: bool(FLAG[b, q]),
+    "same": lambda b, q, k: bool(GROUP[b, q] == GROUP[b, k]),
+    "padding": lambda b, q, k: bool(FLAG[b, k]),
+    "documents": lambda b, q, k: bool(GROUP[b, q] == GROUP[b, k]),
+}
+"""What each rule means, of a row of the batch, a query, a key, and the rule's numbers."""
+JOINED: dict[str, Callable[[int, int, int], bool]] = {
     "~causal": lambda b, q, k: k > q,
     "causal & ~window(2)": lambda b, q, k: k <= q and abs(q - k) >= 2,
     "causal & (window(3) | global(2))": lambda b, q, k: k <= q and (abs(q - k) < 3 or q < 2 or k < 2),
     "causal & strided(3) | window(2)": lambda b, q, k: (k <= q and (q - k) % 3 == 0) or abs(q - k) < 2,
     "causal & flag": lambda b, q, k: k <= q and bool(FLAG[b, k]),
     "prefix(9) & flag": lambda b, q, k: k < 9 and bool(FLAG[b, k]),
-    "queries(flag)": lambda b, q, k: bool(FLAG[b, q]),
     "same(group) & window(4)": lambda b, q, k: bool(GROUP[b, q] == GROUP[b, k]) and abs(q - k) < 4,
 }
+
+
+def masks() -> dict[str, Callable[[int, int, int], bool]]:
+    """Each rule with the numbers of its example or with the tensors `flag` and `group`, and rules that are joined."""
+    meant = dict(JOINED)
+    for name, rule in RULES.items():
+        if not rule.drawn:
+            assert name in MEANT, f"say in MEANT what the mask `{name}` means, apart from its row"
+            meant[str(POSITIONS[name])] = lambda *pair, name=name, numbers=rule.example: MEANT[name](*pair, *numbers)
+    for name, reading in TENSOR_RULES.items():
+        assert name in MEANT, f"say in MEANT what the mask `{name}` means"
+        meant[f"{name}({'flag' if reading.kind == 'bool' else 'group'})"] = MEANT[name]
+    return meant
+
+
+MASKS = masks()
 
 
 @pytest.mark.parametrize("mask", MASKS)

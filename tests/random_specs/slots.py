@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from archdsl.ir.dims import num
+from archdsl.ir.masks import INPUTS, RULES, Mask
 from random_specs.choices import Chooser
 
 ACTS = (
@@ -58,20 +60,11 @@ def any_mask(c: Chooser, depth: int) -> str:
         a = _bracketed(any_mask(c, depth - 1))
         return f"~{a}" if kind == "~" else f"{a} {kind} {_bracketed(any_mask(c, depth - 1))}"
     n = c.whole(1, 5)
-    return c.one(
-        [
-            "causal",
-            "full",
-            f"window({n})",
-            f"chunked({n})",
-            f"prefix({n})",
-            f"global({n})",
-            f"strided({n})",
-            f"dilated({n}, {c.whole(1, 3)})",
-            f"random({n}, {c.whole(0, 3)})",
-            *([] if c.fixed else ["padding", "documents"]),
-        ]
-    )
+    found = INPUTS if not c.fixed else ()
+    for name, rule in RULES.items():
+        numbers = [n, *(c.whole(int(number != "seed"), 3) for number in rule.numbers[1:])][: len(rule.numbers)]
+        found = (*found, str(Mask(name, tuple(map(num, numbers)))))
+    return c.one(found)
 
 
 def _bracketed(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import re
 from abc import ABC, abstractmethod
@@ -12,7 +13,7 @@ from typing import Any
 
 from archdsl.ir.dims import Num, Shape, num, sub
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.masks import KEY_RULES, RULES, Mask, ahead, breadth, in_documents, sees
+from archdsl.ir.masks import RULES, TENSOR_RULES, Mask, ahead, breadth, in_documents, reads_query, sees
 from archdsl.ir.op import Application, At, OnnxScope, Primitive, Reads, TorchScope, Tree, same
 from archdsl.ops._common import number_inputs, tensor_inputs
 
@@ -54,12 +55,12 @@ class MaskTensor(Primitive):
             if not isinstance(value, Value):
                 found.append(())
                 continue
-            rule = next(leaves).rule
-            if rule == "queries":
+            compared = TENSOR_RULES[next(leaves).rule].reads
+            if compared == "query":
                 position = same(rank - 2)
-            elif rule in ("keys", "padding"):
+            elif compared == "key":
                 position = same(rank - 1)
-            else:  # `same` and `documents` compare the key's with the query's
+            else:  # the key's with the query's
                 position = At(((rank - 1, Fraction(1)),), also=(same(rank - 2),))
             found.append((same(0), position) if value.rank == 2 else (position,))
         return found
@@ -88,7 +89,7 @@ class MaskTensor(Primitive):
         return not options.get("plain")
 
     def needs_full_sequence(self, node: OpNode) -> str:
-        drawn = any(leaf.rule == "random" for leaf in node.options["mask"].leaves())
+        drawn = node.options["mask"].drawn
         return "draws keys among all positions of the sequence" if drawn else ""
 
     def needs_tensor(self, options: Mapping[str, Any], inputs: Sequence[Any]) -> bool:
@@ -112,7 +113,7 @@ class MaskTensor(Primitive):
             seen = g.Squeeze(seen, [1])  # pairs of positions by row are [batch, 1, queries, keys]
         if not mask.reads_queries or g.by_row:
             return seen
-        if any(leaf.rule not in ("queries", *KEY_RULES) for leaf in mask.leaves()):
+        if any(reads_query(leaf.rule) and not _of_queries(leaf) for leaf in mask.leaves()):
             return seen  # which compares every query with every key
         return g.And(seen, g.LessOrEqual(g.Mul(query, 0), key))
 
@@ -126,7 +127,7 @@ class MaskTensor(Primitive):
         pairs = e.pairs(queries, keys, int(node.options["heads"])) if e.in_steps else None
         if pairs is not None:
             writer.query, writer.key = pairs
-        elif any(leaf.rule not in TENSOR_NAMES for leaf in mask.leaves()):
+        elif any(leaf.rule in RULES for leaf in mask.leaves()):
             device = e.device()
             if not mask.reads_queries:
                 writer.key = e.let("key", e.py("torch.arange({1}, device={device})[None, :]", device=device))
@@ -180,12 +181,12 @@ def random_keys(g: OnnxScope, query: Any, key: Any, count: int, seed: int) -> An
 
 def tensor_leaves(mask: Mask) -> list[Mask]:
     """Leaves that read a tensor, once for each tensor they read: `same` across two axes reads two."""
-    return [leaf for leaf in mask.leaves() if leaf.rule in TENSOR_NAMES]
+    return [leaf for leaf in mask.leaves() if leaf.rule in TENSOR_RULES]
 
 
-NUMBER_NAMES = {"window": "window", "chunked": "chunk", "prefix": "prefix"}
-"""What the number of a rule is called where that of another may stand beside it."""
-TENSOR_NAMES = {"keys": "keys", "queries": "queries", "same": "group", "padding": "padding", "documents": "documents"}
+def _of_queries(leaf: Mask) -> bool:
+    """Whether a rule reads a tensor of the queries alone."""
+    return leaf.rule in TENSOR_RULES and TENSOR_RULES[leaf.rule].reads == "query"
 
 
 def rule_name(mask: Mask) -> str:
@@ -233,6 +234,23 @@ class MaskWriter(ABC):
         """One rule, of positions or a tensor."""
 
 
+OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "Add",
+    ast.Sub: "Sub",
+    ast.Mult: "Mul",
+    ast.FloorDiv: "Div",
+    ast.Mod: "Mod",
+    ast.Lt: "Less",
+    ast.LtE: "LessOrEqual",
+    ast.Gt: "Greater",
+    ast.GtE: "GreaterOrEqual",
+    ast.Eq: "Equal",
+    ast.BitAnd: "And",
+    ast.BitOr: "Or",
+}
+"""Operators of ONNX for those of a condition; positions are never negative, so that `Div` rounds down."""
+
+
 class OnnxMaskWriter(MaskWriter):
     """Masks as nodes: the same comparisons of positions."""
 
@@ -246,36 +264,32 @@ class OnnxMaskWriter(MaskWriter):
         return self.g.And(a, b) if rule == "&" else self.g.Or(a, b)
 
     def leaf(self, mask: Mask, causal: bool) -> Any:
-        g, query, key = self.g, self.query, self.key
+        if mask.rule in TENSOR_RULES:
+            return self.tensor(mask)
+        rule = RULES[mask.rule]
+        if rule.drawn:
+            return random_keys(self.g, self.query, self.key, *map(int, mask.numbers))
+        return self.condition(ast.parse(rule.condition, mode="eval").body, mask, causal)
 
-        def n(i: int = 0) -> Any:
-            return g.number(mask.numbers[i])
-
-        def distance() -> Any:
-            back = g.Sub(query, key)
-            return back if causal else g.Abs(back)
-
-        match mask.rule:
-            case "full":
-                return g.GreaterOrEqual(key, 0)
-            case "causal":
-                return g.LessOrEqual(key, query)
-            case "window":
-                return g.Less(distance(), n())
-            case "chunked":
-                return g.Equal(g.Div(query, n()), g.Div(key, n()))
-            case "prefix":
-                return g.Less(key, n())
-            case "global":
-                return g.Or(g.Less(query, n()), g.Less(key, n()))
-            case "strided":
-                return g.Equal(g.Mod(g.Sub(query, key), n()), 0)
-            case "dilated":
-                near = g.Less(distance(), g.Mul(n(0), n(1)))
-                return g.And(near, g.Equal(g.Mod(g.Sub(query, key), n(1)), 0))
-            case "random":
-                return random_keys(g, query, key, int(mask.numbers[0]), int(mask.numbers[1]))
-        return self.tensor(mask)
+    def condition(self, tree: ast.expr, mask: Mask, causal: bool) -> Any:
+        """The condition of a rule, operation by operation."""
+        g = self.g
+        match tree:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name(id="query"):
+                return self.query
+            case ast.Name(id="key"):
+                return self.key
+            case ast.Name(id="distance"):
+                back = g.Sub(self.query, self.key)
+                return back if causal else g.Abs(back)
+            case ast.Name(id=name):
+                return g.number(mask.numbers[RULES[mask.rule].numbers.index(name)])
+            case ast.BinOp(left=left, op=op, right=right) | ast.Compare(left=left, ops=[op], comparators=[right]):
+                a = self.condition(left, mask, causal)
+                return getattr(g, OPERATORS[type(op)])(a, self.condition(right, mask, causal))
+        raise AssertionError(f"{mask.rule}: {ast.unparse(tree)}")
 
     def tensor(self, mask: Mask) -> Any:
         g, i = self.g, self.tensors[id(mask)]
@@ -283,27 +297,11 @@ class OnnxMaskWriter(MaskWriter):
         rank = value.rank + g.varies_by_row(i)
         middle = [1 + j for j in range(1 if g.by_row else int(self.node.options["heads"]))] if rank == 2 else []
         last = len(middle) + rank - 1
-        if mask.rule == "queries":
+        reads = TENSOR_RULES[mask.rule].reads
+        if reads == "query":
             return g.Unsqueeze(g.newest(i), [*middle, last + 1])
         by_key = g.Unsqueeze(x, [*middle, last])
-        return (
-            by_key
-            if mask.rule in ("keys", "padding")
-            else g.Equal(g.Unsqueeze(g.newest(i), [*middle, last + 1]), by_key)
-        )
-
-
-TEMPLATES = {
-    "causal": "{key} <= {query}",
-    "window": "{distance} < {n}",
-    "chunked": "{query} // {n} == {key} // {n}",
-    "prefix": "{key} < {n}",
-    "global": "({query} < {n}) | ({key} < {n})",
-    "strided": "({query} - {key}) % {n} == 0",
-    "dilated": "({distance} < {n} * {m}) & (({query} - {key}) % {m} == 0)",
-    "random": "random_keys({query}, {key}, {n}, {m})",
-}
-"""Rules of positions in Python: of a query and a key, their distance, and the numbers of the rule, n and m."""
+        return by_key if reads == "key" else g.Equal(g.Unsqueeze(g.newest(i), [*middle, last + 1]), by_key)
 
 
 class TorchMaskWriter(MaskWriter):
@@ -322,17 +320,16 @@ class TorchMaskWriter(MaskWriter):
         return self.e.py(f"{{a}} {rule} {{b}}", a=a, b=b)
 
     def leaf(self, mask: Mask, causal: bool) -> Tree:
-        if mask.rule in TENSOR_NAMES:
+        if mask.rule in TENSOR_RULES:
             return self.tensor(mask)
-        if mask.rule == "full":
-            return self.of_positions(mask, "{key} >= 0" if self.key is not None else "True")
-        distance = "{query} - {key}" if causal else "({query} - {key}).abs()"
-        return self.of_positions(mask, TEMPLATES[mask.rule].replace("{distance}", distance))
-
-    def of_positions(self, mask: Mask, template: str) -> Tree:
-        """A rule by the positions of query and key and its own numbers, `n` and `m`."""
-        numbers = [self.number(mask, i) for i in range(len(mask.numbers))]
-        return self.e.py(template, query=self.query, key=self.key, **dict(zip("nm", numbers, strict=False)))
+        if mask.rule == "full" and self.key is None:
+            return self.e.py("True")
+        rule = RULES[mask.rule]
+        distance = "query - key" if causal else "(query - key).abs()"
+        condition = re.sub(r"\bdistance\b", distance, rule.condition)
+        names = "|".join(("query", "key", *rule.numbers))
+        numbers = {name: self.number(mask, i) for i, name in enumerate(rule.numbers)}
+        return self.e.py(re.sub(rf"\b({names})\b", r"{\1}", condition), query=self.query, key=self.key, **numbers)
 
     def number(self, mask: Mask, i: int) -> Num | Tree:
         return mask.numbers[i]
@@ -348,10 +345,9 @@ class TorchMaskWriter(MaskWriter):
 
     def compared(self, mask: Mask, by_query: Tree, by_key: Tree) -> Tree:
         """A rule by what a tensor says of query and key."""
-        if mask.rule in ("keys", "padding"):
-            return by_key
-        if mask.rule == "queries":
-            return by_query
+        reads = TENSOR_RULES[mask.rule].reads
+        if reads != "both":
+            return by_key if reads == "key" else by_query
         return self.e.py("{by_query} == {by_key}", by_query=by_query, by_key=by_key)
 
 
@@ -376,13 +372,13 @@ class RuleWriter(TorchMaskWriter):
         return self.e.py(self.names[of])
 
     def number(self, mask: Mask, i: int) -> Num | Tree:
-        name = NUMBER_NAMES.get(mask.rule, RULES[mask.rule][i])
+        name = RULES[mask.rule].parameter or RULES[mask.rule].numbers[i]
         return self.parameter(name, "int", (id(mask), i), mask.numbers[i])
 
     def tensor(self, mask: Mask) -> Tree:
         i = self.tensors[id(mask)]
         (value,) = tensor_inputs(self.node, i)
-        x = self.parameter(TENSOR_NAMES[mask.rule], "Tensor", id(mask), self.e.input(i))
+        x = self.parameter(TENSOR_RULES[mask.rule].parameter, "Tensor", id(mask), self.e.input(i))
         lead = "b, " if value.rank == 2 else ""
         by_key, by_query = self.e.py(f"{{x}}[{lead}key]", x=x), self.e.py(f"{{x}}[{lead}query]", x=x)
         return self.compared(mask, by_query, by_key)

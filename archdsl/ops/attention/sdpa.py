@@ -9,7 +9,7 @@ from typing import Any
 from archdsl.ir.cost import Amount, Cost, Pairs, contracted, times
 from archdsl.ir.dims import Num, Shape, num, shape_text, sub, whole_axis
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.masks import Mask, ahead, behind, breadth, normal
+from archdsl.ir.masks import TENSOR_RULES, Mask, ahead, behind, breadth, normal
 from archdsl.ir.op import (
     EVERYWHERE,
     Application,
@@ -37,8 +37,7 @@ def in_blocks(mask: Mask, q: Value, k: Value, dropout: Num) -> bool:
     channels or more. A mask of keys alone is small as it is; one with random keys compares all of them. A Config may
     set fewer channels: elsewhere they are as right, and on CUDA PyTorch refuses them."""
     square = q.rank == k.rank == 4 and q.shape[-2].value == k.shape[-2].value
-    drawn = any(leaf.rule == "random" for leaf in mask.leaves())
-    if not square or not mask.reads_queries or drawn or not equals(dropout, 0):
+    if not square or not mask.reads_queries or mask.drawn or not equals(dropout, 0):
         return False
     return all(float(v.shape[-1]) >= 16 for v in (q, k) if v.shape[-1].static)
 
@@ -152,17 +151,16 @@ class SDPA(Primitive):
         for leaf in tensor_leaves(mask):
             if leaf.tensor is not None:
                 tensors.append(call.bring(leaf.tensor))
-            elif leaf.rule == "padding":
-                tensors.append(call.model_input("padding", keys))
             else:
-                tensors.append(call.model_input("documents", keys))
+                tensors.append(call.model_input(leaf.rule, keys))
             axis = tensors[-1].shape[-1]
-            wanted = queries if leaf.rule == "queries" else keys
+            by_query = TENSOR_RULES[leaf.rule].reads == "query"
+            wanted = queries if by_query else keys
             if axis.value != wanted.value and whole_axis(axis)[0] != whole_axis(wanted)[0]:
                 raise call.error(
                     "E0403",
                     f"the mask `{leaf}` speaks of {axis} positions, "
-                    f"but there are {wanted} {'queries' if leaf.rule == 'queries' else 'keys'}",
+                    f"but there are {wanted} {'queries' if by_query else 'keys'}",
                     option="mask",
                 )
         heads = num(max(q.rank - 3, 0))
