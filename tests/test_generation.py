@@ -77,7 +77,7 @@ def test_an_encoder_is_given_its_tokens() -> None:
         ([SPEC, "--prompt", "1", "--tokenizer", "missing.json"], "is no tokenizer"),
         ([SPEC, "--prompt", "1", "--device", "cuda:77"], "there is no device"),
         ([SPEC, "--prompt", "1", "--input", "other=1"], "no further input of tokens"),
-        ([SPEC, "--prompt", "99999"], "refused its inputs"),
+        ([SPEC, "--prompt", "99999"], "there is no token 99999: `tiny_llama` has 256, from 0 on"),
         ([SPEC, "--prompt", "1", "--max-new-tokens", "99999999"], "at most `context` tokens"),
         (["bert_base", "--prompt", "1"], "cannot be decoded step by step"),
         (["pixel_rnn_mnist", "--prompt", "1"], "does not go from tokens to logits"),
