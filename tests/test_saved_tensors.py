@@ -106,6 +106,13 @@ CASES = {
 """A spec for each block of the library, with the sizes of a published model where one has it."""
 IN_OTHERS = {"word_table", "words", "lm", "embedded", "transformer_block", "serial", "frames"}
 """Blocks that the models of slots above are made of."""
+POSITIONS = {
+    "alibi": on("mha(heads: 32, mask: causal, position: alibi)"),
+    "relative_bias": on("mha(heads: 32, position: relative_bias(buckets: 32, max_distance: 128))"),
+    "softcap": on("mha(heads: 32, mask: causal, softcap: 50)"),
+    "dropout": on("mha(heads: 32, mask: causal, dropout: 0.1)"),
+}
+"""Attention with a bias for each pair of positions, or with scores that are bent or dropped."""
 RECURRENCES = {
     "hf/mamba2": {"layers": 1},
     "hf/nemotron_h": {"layers": 4},
@@ -124,6 +131,9 @@ LARGER = {
     ("moe", "moe"): (7, "each token goes to two experts with 14,336 hidden channels"),
     ("mamba2_mixer", "mamba2_mixer"): (4.54, "one projection gives gate, values, keys, queries and steps (`in_proj`)"),
     ("conv_subsampling", "conv_subsampling"): (128, "80 numbers a frame become 512 channels of 40 numbers"),
+    ("alibi", "mha"): (32, "PyTorch's fused kernels keep the bias that they add to the scores of 32 heads"),
+    ("relative_bias", "mha"): (32, "the same, and its gradient goes to the table"),
+    ("softcap", "mha"): (32, "no fused kernel bends scores: those of 32 heads are kept"),
     ("hf/mamba2", "mamba2_mixer"): (4.54, "`in_proj`"),
     ("hf/nemotron_h", "mamba2_mixer"): (4.54, "`in_proj`"),
     ("hf/nemotron_h", "mlp"): (5.25, "21,504 hidden channels for a width of 4,096"),
@@ -138,13 +148,14 @@ LARGER = {
 """By case and block: how much larger than its input the largest tensor is that the block saves, and why."""
 
 
-@pytest.mark.parametrize("case", [*CASES, *RECURRENCES])
+@pytest.mark.parametrize("case", [*CASES, *POSITIONS, *RECURRENCES])
 def test_no_saved_tensor_is_much_larger_than_the_block_s_input(case: str) -> None:
-    model = archdsl.load(text=CASES[case]) if case in CASES else archdsl.load(case, set=RECURRENCES[case])
+    text = (CASES | POSITIONS).get(case)
+    model = archdsl.load(text=text) if text else archdsl.load(case, set=RECURRENCES[case])
     larger = {block: factor for block, factor in largest_saved(model).items() if factor > MOST}
     assert larger == {block: pytest.approx(n, abs=0.01) for (of, block), (n, _) in LARGER.items() if of == case}
 
 
 def test_every_block_of_the_library_has_a_case() -> None:
     assert {*library_index()} == {*CASES, *IN_OTHERS}
-    assert {of for of, _ in LARGER} <= {*CASES, *RECURRENCES}
+    assert {of for of, _ in LARGER} <= {*CASES, *POSITIONS, *RECURRENCES}
