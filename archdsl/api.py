@@ -150,14 +150,14 @@ def _html(model: Model) -> str:
 
 
 SUMMARIES = {"text": _text, "html": _html}
-"""How Python and notebooks show a model; loaded when one is shown."""
+"""How Python and notebooks show a model; the report is imported when one is shown."""
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------
 
 
 OF_SPEC = ("text", "model", "set", "allow_noncausal")
-"""Arguments that say which model is meant."""
+"""Arguments that name the model."""
 OF_MESH = (
     "zero",
     "micro_batches",
@@ -170,9 +170,9 @@ OF_MESH = (
     "weights",
     "kv_cache",
 )
-"""Arguments of `estimate` that say nothing without a mesh or an accelerator."""
+"""Arguments of `estimate` that need a mesh or an accelerator."""
 OF_ACCELERATOR = ("compute", "devices", "machine", "network", "fused", "mfu", "tokens", "price")
-"""Those that say nothing without an accelerator."""
+"""Arguments of `estimate` that need an accelerator."""
 
 
 def estimate(
@@ -315,7 +315,7 @@ def estimate(
 
 
 def _demand_together(asked: Collection[str]) -> None:
-    """Raise ArchError E0509 for arguments of `estimate` that say nothing without another one, or exclude each other."""
+    """Raise ArchError E0509 for arguments of `estimate` that need another one, or exclude each other."""
     rules = (
         ("mesh", OF_MESH),
         ("accelerator", OF_ACCELERATOR),
@@ -1001,7 +1001,7 @@ def generate(
 def _prompts(prompt: object) -> list[str]:
     """Return prompts as the command line takes them: texts, or token ids written as numbers.
 
-    Raises ArchError E0509 for what is neither."""
+    Raises ArchError E0509 for anything else."""
     rows = [prompt] if isinstance(prompt, str) or _is_tokens(prompt) else prompt
     if isinstance(rows, Sequence) and rows and all(isinstance(row, str) or _is_tokens(row) for row in rows):
         return [row if isinstance(row, str) else " ".join(map(str, row)) for row in rows]
@@ -1013,7 +1013,7 @@ def _is_tokens(value: object) -> bool:
 
 
 def _path(name: str, value: object) -> Path | None:
-    """Return a path that may be missing; raises ArchError E0509 for what is no path."""
+    """Return an optional argument as a path; raises ArchError E0509 for a value of another type."""
     if value is None:
         return None
     _demand_path(name, value)

@@ -15,13 +15,13 @@ from typing import Any, BinaryIO
 from archdsl.signals import stop_if_asked
 
 MAX_CONFIG = 16 * 2**20
-"""Bytes of a file of settings."""
+"""Most bytes of a `config.json` or another file of settings."""
 MAX_JSON = 256 * 2**20
-"""Bytes of other JSON: a tokenizer, an index of tensors. The largest published ones have some 35 MB."""
+"""Most bytes of other JSON files: tokenizers, indexes of tensors. The largest published ones have some 35 MB."""
 MAX_DEPTH = 100
-"""How deep the lists and objects of a JSON file may stand in each other."""
+"""Most levels of lists and objects in a JSON file."""
 MAX_DIGITS = 160
-"""Digits of a whole number of a JSON file."""
+"""Most digits of a whole number in a JSON file."""
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
@@ -47,7 +47,7 @@ def _demand_regular(status: os.stat_result, path: str | os.PathLike[str]) -> Non
 
 
 def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
-    """The content of a file of at most so many bytes. Raises OSError."""
+    """Return the content of a file; raises OSError where it has more than `most` bytes."""
     with open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -58,8 +58,8 @@ def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
 def read_json(
     path: str | os.PathLike[str], most: int = MAX_JSON, hook: Callable[[dict[str, Any]], Any] | None = None
 ) -> Any:
-    """The value of a JSON file; `hook` replaces its objects. Raises OSError, and ValueError where it is no JSON, nested
-    more than `MAX_DEPTH` deep, or holds a whole number of more than `MAX_DIGITS` digits."""
+    """Return the value of a JSON file; `hook` replaces each object. Raises OSError, and ValueError where it is no JSON,
+    nested more than `MAX_DEPTH` deep, or holds a whole number of more than `MAX_DIGITS` digits."""
     try:
         value = json.loads(read_bytes(path, most).decode("utf-8"), object_hook=hook, parse_int=_whole)
     except RecursionError:
@@ -78,7 +78,7 @@ def _whole(digits: str) -> int:
 
 
 def _demand_flat(value: Any) -> None:
-    """Raise ValueError for a value nested too deep for those who walk it by calling themselves."""
+    """Raise ValueError for a value nested more than `MAX_DEPTH` deep: later functions recurse over it."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         inner = (v.values() if isinstance(v, dict) else v for v in level if isinstance(v, dict | list))

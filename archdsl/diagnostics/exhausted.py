@@ -1,4 +1,4 @@
-"""What a machine had too little of, as a diagnostic: memory, or room for calls within calls."""
+"""Diagnostics for memory that ran out and for nesting that is too deep."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ OUT_OF_MEMORY = re.compile(
     r"|storage size calculation overflowed|integer multiplication overflow|array is too big",
     re.IGNORECASE,
 )
-"""What PyTorch, onnxruntime, NumPy and the system say where they get no memory, or are asked for more than a size can
-say."""
+"""How PyTorch, onnxruntime, NumPy and the system report an allocation that failed or a size that overflowed."""
 ASKED = re.compile(r"(?:allocate|buffer of size|requires) ([\d.]+ ?(?:[KMGTPE]i?B|bytes)|\d+)", re.IGNORECASE)
 
 
 def exhausted(problem: BaseException) -> ArchError | None:
-    """Return the diagnostic for a problem that is none of the compiler: E0503 where memory ran out, E0107 where calls
-    stand too deep in each other; None for others."""
+    """Return E0503 for an allocation that failed, E0107 for a RecursionError, None for any other exception."""
     if isinstance(problem, RecursionError):
         return error("E0107", "this is nested too deep to be read", help="give its parts names, or write it flat")
     text = str(problem)
@@ -34,7 +32,7 @@ def exhausted(problem: BaseException) -> ArchError | None:
 
 @contextmanager
 def exhaustion_told() -> Iterator[None]:
-    """Raise ArchError for what `exhausted` knows."""
+    """Raise the diagnostic of `exhausted` in place of the exceptions that it knows."""
     try:
         yield
     except (MemoryError, RuntimeError, OSError) as problem:

@@ -28,16 +28,16 @@ from archdsl.passes.dce import live
 
 
 class Head(Frozen):
-    """The end of a model's graph: from one tensor, each position by itself, to the logits."""
+    """The last nodes of a model's graph: from hidden states to logits, each position by itself."""
 
     hidden: Value
     nodes: tuple[Node, ...]
 
 
 def head_of(model: Model) -> Head:
-    """Walk from the logits back to the map that makes them.
+    """Return the nodes between hidden states and logits, found from the logits backwards.
 
-    Raises ArchError E0526."""
+    Raises ArchError E0526 where logits are not computed position by position from one tensor."""
     graph = model.block.graph
     results = [v for v in graph.outputs if v is not None]
     if len(results) != 1:
@@ -82,7 +82,7 @@ def refuse(model: Model, message: str) -> ArchError:
 
 
 def made_of_weights(graph: Graph) -> set[Value]:
-    """Weights, and what is computed from them alone."""
+    """Return the weights of a graph, and the values that are computed from them alone."""
     found: set[Value] = set()
     for node in graph.nodes:
         tensors = [v for v in node.inputs if isinstance(v, Value)] if isinstance(node, OpNode) else []
@@ -92,7 +92,7 @@ def made_of_weights(graph: Graph) -> set[Value]:
 
 
 def _by_position(node: OpNode | CallNode, result: Value) -> bool:
-    """Whether each place of the result is made of the same place of the node's tensors of three axes alone."""
+    """Return whether each position of the result reads only the same position of the node's inputs of three axes."""
     if isinstance(node, OpNode):
         wanted = tuple(same(i) for i in range(result.rank - 1))
         tensors = [(v, r) for v, r in zip(node.inputs, node.op.reads(node), strict=True) if isinstance(v, Value)]
@@ -101,7 +101,7 @@ def _by_position(node: OpNode | CallNode, result: Value) -> bool:
 
 
 def _positions_apart(block: Block) -> bool:
-    """The same of all that a block does."""
+    """Return whether every node of a block computes each position by itself."""
     of_weights = made_of_weights(block.graph)
     for node in block.graph.nodes:
         if isinstance(node, CheckNode | CausalNode) or of_weights.issuperset(node_outputs(node)):
@@ -114,7 +114,7 @@ def _positions_apart(block: Block) -> bool:
 
 
 def _contracts(node: Node) -> bool:
-    """Whether there is a linear layer in it."""
+    """Return whether a node applies a linear layer."""
     if isinstance(node, CallNode):
         return any(_contracts(n) for n in node.block.graph.nodes)
     return isinstance(node, OpNode) and bool(node.op.flops(node).contractions)

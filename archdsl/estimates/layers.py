@@ -37,14 +37,14 @@ class _Stack(Frozen):
 
 
 def layer_count(block: Block) -> int:
-    """Return how many layers the stacks of a model have together, whose own block this is."""
+    """Return the number of layers of a model, given its root block."""
     stacks = list(_stacks(block.graph, branches=True))
     return sum(s.iterations for s in [s for s in stacks if s.of_layers] or stacks)
 
 
 def _stacks(graph: Graph, branches: bool) -> Iterator[_Stack]:
-    """Yield the stacks of a graph and of the blocks that it calls; unless `branches`, those alone through which its
-    inputs have to go to its outputs."""
+    """Yield the stacks of a graph and of the blocks that it calls; without `branches`, only those on every path from
+    inputs to outputs."""
     for node in graph.nodes:
         if not branches and not _is_passed(graph, node):
             continue
@@ -60,7 +60,7 @@ def _stacks(graph: Graph, branches: bool) -> Iterator[_Stack]:
 
 
 def _parts(graph: Graph) -> Iterator[_Stack]:
-    """Yield the stacks through which all of an iteration goes, and what the iteration calls beside them."""
+    """Yield the stacks on every path through an iteration, and one more for the blocks called beside them."""
     stacks = list(_stacks(graph, branches=False))
     if stacks:
         yield from stacks
@@ -69,7 +69,7 @@ def _parts(graph: Graph) -> Iterator[_Stack]:
 
 
 def _iteration(body: Graph, carried: int) -> _Stack:
-    """Count an iteration: its parts or, where it has none, itself."""
+    """Count the layers of an iteration: those of its stacks or, without any, one."""
     parts = list(_parts(body))
     if parts:
         return _Stack(sum(s.iterations for s in parts), any(s.of_layers for s in parts))
@@ -91,7 +91,7 @@ def _has_matrix(block: Block) -> bool:
 
 
 def _is_passed(graph: Graph, node: Node) -> bool:
-    """Return whether no way from the inputs of a graph to its outputs leads around a node."""
+    """Return whether every path from the inputs of a graph to its outputs goes through a node."""
     reached: set[Value] = {v for v in graph.inputs if v.is_float}
     for other in graph.nodes:
         if other is not node and not reached.isdisjoint(reads(other)):

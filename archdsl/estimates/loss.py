@@ -39,16 +39,16 @@ def default_loss(model: Model) -> Loss:
 
 
 class LossMemory(Frozen):
-    """Bytes that a kernel needs for whole logits."""
+    """Bytes that a loss adds at its peak, the logits included."""
 
     forward: float
-    """Beside what is alive after the forward pass, the logits included."""
+    """Added to what is alive when the forward pass ends."""
     backward: float
-    """Beside what the forward pass keeps, the logits included."""
+    """Added to what the forward pass keeps for the backward pass."""
 
 
 def of_logits(sized: Sized, outputs: Sequence[Value], loss: Loss) -> LossMemory:
-    """Return what a loss of whole outputs needs. Of several outputs one is differentiated at a time."""
+    """Return the memory of a loss over whole outputs; several outputs are differentiated one at a time."""
     forward = kept = most = 0.0
     for value in outputs:
         numbers = sized.elements(value) / sized.cut.share(value)

@@ -254,12 +254,7 @@ def load(
     set: Settings | None = None,
     allow_noncausal: bool = False,
 ) -> Model:
-    """Read, elaborate and check a spec.
-
-    `spec` is a path, `path:model`, or the name of a model of the zoo; `text` is a spec itself. `model` picks one where
-    a file declares several (the first by default), and `set` gives its hyper-parameters other values. A loaded model is
-    returned as it is, or read again with `set` beside its own settings. Raises ArchError with everything that is wrong;
-    a logit that later tokens reach is an error too, unless `allow_noncausal`."""
+    """Read, elaborate and check a spec: `archdsl.load`, without registering how a model is shown."""
     if is_model(spec) and text is None and model is None and not set:
         return spec
     return load_found(*request_of(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal))

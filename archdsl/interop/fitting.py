@@ -1,6 +1,6 @@
-"""Surgery on a checkpoint: the weights that fit a spec which is another one by now are kept, the rest is initialized.
+"""Surgery on a checkpoint: keep the weights that fit a changed spec, and initialize the rest.
 
-Tensors get the names of a spec first, by what the checkpoint's own config says; then they fit by name and shape."""
+The checkpoint's own config gives its tensors the names of a spec; a tensor then fits by its name and shape."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 
 class Mapped:
-    """The tensors of a checkpoint as weights of the spec that its config says, by the names of that spec. Raises
-    ArchError E0532 where names or shapes disagree."""
+    """A checkpoint's tensors, in the names and shapes of the spec that its config describes. Raises ArchError E0532
+    where names or shapes disagree."""
 
     def __init__(self, source: TensorSource, mapper: Mapper) -> None:
         self.source = source
         self.names = mapper.demand(source.shapes)
         self.transfers = {path: t for t in mapper.transfers for path in t.ours}
         self.last: tuple[Transfer, list[NDArray[Any]]] | None = None
-        """The transfer that was read last, and its weights: several may be pieces of one tensor."""
+        """The last transfer and its weights: the next weight may be another piece of the same tensor."""
 
     @property
     def shapes(self) -> dict[str, Shape]:
@@ -63,7 +63,7 @@ class Mapped:
 
 
 def demand_one_rotation(origin: Model, model: Model) -> None:
-    """Raise ArchError E0532 where two models turn other channels of queries and keys together."""
+    """Raise ArchError E0532 where RoPE pairs the channels of queries and keys differently in two models."""
     theirs, ours = (
         {kind for n in ops_below(m.block.graph) if (kind := n.op.rotated_pairs(n))} for m in (origin, model)
     )
@@ -80,19 +80,19 @@ def demand_one_rotation(origin: Model, model: Model) -> None:
 
 
 class Fitted(NamedTuple):
-    """What became of the weights of a spec, by their paths."""
+    """Paths of a spec's weights, by what became of them."""
 
     kept: list[str]
-    """Those of the checkpoint."""
+    """Taken from the checkpoint."""
     rows: dict[str, tuple[int, int]]
-    """Those of which some rows are the checkpoint's: how many, and how many there are."""
+    """Weights with some rows from the checkpoint: (rows kept, rows in all)."""
     drawn: list[str]
-    """Those that were initialized."""
+    """Randomly initialized."""
     left: list[str]
-    """Tensors of the checkpoint that are not in the spec, or of another shape there."""
+    """Tensors of the checkpoint that the spec lacks, or has in another shape."""
 
     def lines(self) -> Iterator[str]:
-        """Yield what happened, for people."""
+        """Yield the lines that the command prints."""
         whole = len(self.kept) + len(self.rows) + len(self.drawn)
         known = [*self.kept, *self.rows]
         yield f"kept: {len(self.kept):,} of {whole:,} weights"
@@ -105,8 +105,7 @@ class Fitted(NamedTuple):
 
 
 def modules_of(paths: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Return the modules that hold some paths and none of the others, those of several layers as one:
-    `blocks.{2,3}.ffn`."""
+    """Return the largest modules that hold `paths` and none of `others`, several layers as one: `blocks.{2,3}.ffn`."""
     around = {other[: dot.start()] for other in others for dot in re.finditer(r"\.", other)}
     groups: dict[tuple[str, str], dict[str, None]] = {}
     for path in paths:
@@ -164,7 +163,7 @@ def write_fitted(
 
 
 def _rows_kept(infos: Sequence[WeightInfo], shapes: Mapping[str, Shape]) -> dict[str, tuple[int, int]]:
-    """Return the weights of which some rows are kept: how many, and how many there are."""
+    """Return the weights of which some rows are kept, with (rows kept, rows in all)."""
     resized = {
         i.path: (shapes[i.path][0], i.shape[0])
         for i in infos
@@ -190,7 +189,7 @@ def _nothing_fits(model: Model, infos: Sequence[WeightInfo], shapes: Mapping[str
 
 
 def _bytes(piece: NDArray[Any], kind: str, path: str) -> bytes:
-    """The bytes of numbers that were drawn, in a type as safetensors calls it."""
+    """Encode initialized numbers in a type of safetensors (`F32`, `BF16`, …)."""
     if kind == "F64":
         return piece.astype("<f8").tobytes()
     return encoded(piece, "int64" if kind == "I64" else DTYPES[kind], path)

@@ -16,14 +16,14 @@ from archdsl.files import open_regular
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 SCALARS = dict(enumerate(("<B", "<b", "<H", "<h", "<I", "<i", "<f", "<?"))) | {10: "<Q", 11: "<q", 12: "<d"}
-"""How each type of a field is stored, as `struct` has it."""
+"""Format of each scalar type, as `struct` writes it."""
 STRING, ARRAY = 8, 9
 AXES = 4
-"""A tensor has at most so many."""
+"""Most axes of a tensor."""
 LEAST_FIELD, LEAST_TENSOR = 13, 32
-"""Bytes that a field (a name's length, a type, a value) and the entry of a tensor have at least."""
+"""Fewest bytes of a field (the length of its name, a type, a value) and of a tensor's entry."""
 ALIGNMENT = 32
-"""Of tensors, where the field `general.alignment` does not say otherwise."""
+"""Alignment of tensors in bytes, unless the field `general.alignment` gives another."""
 
 
 class TensorEntry(NamedTuple):
@@ -39,15 +39,14 @@ class TensorEntry(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What stands before the numbers."""
+    """Fields and tensor entries of a file, by name."""
 
     fields: dict[str, Any]
     tensors: dict[str, TensorEntry]
 
 
 def read_header(path: Path, blocks: Mapping[int, tuple[int, int]]) -> Header:
-    """Read the header of a file. `blocks` has, for each type of a tensor, how many numbers a block of it has, and how
-    many bytes.
+    """Read the header of a file. `blocks` maps each tensor type to the numbers and the bytes of one of its blocks.
 
     Raises OSError, and ValueError where the file is no GGUF file, is cut off, or says what cannot be."""
     with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -125,7 +124,7 @@ class _Reader:
         return [*struct.unpack(f"<{count}{item[1]}", self._bytes(count * struct.calcsize(item)))]
 
     def _count(self, least: int) -> int:
-        """A number of things of which each has at least so many bytes."""
+        """Read how many items of at least `least` bytes follow; raise ValueError if the file is too small."""
         count = int(self._number("<Q"))
         if count > (self.size - self.at) // least:
             raise ValueError(f"it says that {count:,} values follow, and has {self.size:,} bytes in all")
