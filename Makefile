@@ -67,7 +67,7 @@ examples: install ## run the scripts of examples/, with all libraries that they 
 quick: install ## run the tests that need neither PyTorch nor ONNX: a minute
 	@$(BIN)/python -m pytest --quick -n $(JOBS)
 
-size: install ## count lines: the product, its tests, what is emitted, and their budgets
+size: install ## count lines by folder, and those of emitted files, which have budgets
 	@$(BIN)/python tests/size.py
 
 wheel: install ## install the wheel with each extra into an empty environment, and use it there
