@@ -72,7 +72,7 @@ def compile_(
     with_: Annotated[
         str | None,
         TORCH(
-            "--with", metavar="FEATURE,…", help="Features of the file: generate, loss, parallel, cpu, float8, varlen."
+            "--with", metavar="SECTION,…", help="Sections of the file: generate, loss, parallel, cpu, float8, varlen."
         ),
     ] = None,
     checkpoint: Annotated[Checkpoint, TORCH("--checkpoint", help=CHECKPOINT)] = "none",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Literal, get_args
 
 from archdsl.frozen import Frozen
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 
 Name = Literal["generate", "loss", "parallel", "cpu", "float8", "varlen"]
 NAMES: tuple[Name, ...] = get_args(Name)
+SECTIONS: dict[Name, str] = {
+    "generate": "generate:Generate",
+    "cpu": "cpu:Cpu",
+    "float8": "float8:Float8",
+    "varlen": "varlen:Varlen",
+    "loss": "loss:LossSection",
+    "parallel": "parallel:Parallel",
+}
+"""The module and class of each section, in the order of the file."""
 
 
 class Extras(Frozen):
@@ -41,6 +51,14 @@ class Section:
 
     reads_config = False
     """Whether it reads `model.config`."""
+
+    def __init__(self, classes: Classes) -> None:
+        self.classes = classes
+
+    @classmethod
+    def of(cls, classes: Classes, extras: Extras, before: Sequence[Section]) -> Section:
+        """Make the section for a file that is asked for `extras`; `before` are those that come first in the file."""
+        return cls(classes)
 
     def reads(self, block: Block) -> Iterable[str]:
         """Names of a block that its further methods read."""
@@ -84,33 +102,11 @@ class Section:
 def sections(classes: Classes, extras: Extras) -> list[Section]:
     """The sections that were asked for, in the order of the file."""
     found: list[Section] = []
-    generate = None
-    together = "parallel" in extras.sections
-    if "generate" in extras.sections:
-        from archdsl.backends.torch.features.generate import Generate
-
-        generate = Generate(classes, together, "cpu" in extras.sections)
-        found.append(generate)
-    if "cpu" in extras.sections:
-        from archdsl.backends.torch.features.cpu import Cpu
-
-        found.append(Cpu(classes))
-    if "float8" in extras.sections:
-        from archdsl.backends.torch.features.float8 import Float8
-
-        found.append(Float8())
-    if "varlen" in extras.sections:
-        from archdsl.backends.torch.features.varlen import Varlen
-
-        found.append(Varlen(classes))
-    if "loss" in extras.sections:
-        from archdsl.backends.torch.features.loss import LossSection
-
-        found.append(LossSection(classes))
-    if together:
-        from archdsl.backends.torch.features.parallel import Parallel
-
-        found.append(Parallel(classes, generate))
+    for name, place in SECTIONS.items():
+        if name in extras.sections:
+            module, _, cls = place.partition(":")
+            section: type[Section] = getattr(import_module(f"{__name__}.{module}"), cls)
+            found.append(section.of(classes, extras, found))
     if extras.checkpoint != "none":
         from archdsl.backends.torch.features.checkpoint import Checkpointing
 

@@ -73,7 +73,7 @@ class Checkpointing(Section):
     """Calls of layers through `torch.utils.checkpoint`. Errors as of `checkpointed`."""
 
     def __init__(self, classes: Classes, kind: Literal["selective", "full"]) -> None:
-        self.classes = classes
+        super().__init__(classes)
         self.kind = kind
         kept = checkpointed(classes.model, kind)
         classes.checkpointed = frozenset(kept)

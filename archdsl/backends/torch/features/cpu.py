@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from archdsl.backends.torch.classes import Classes
 from archdsl.backends.torch.features import Section
 
 
 class Cpu(Section):
     """`for_decoding(model)` and `prepacked(model, rows)`; the section `generate` decodes through the first on a CPU."""
-
-    def __init__(self, classes: Classes) -> None:
-        self.classes = classes
 
     def helpers(self) -> Iterable[str]:
         experts = any("GroupedLinear" in c.lowered.helpers for c in self.classes.classes.values())

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Mapping, Sequence
 
 from archdsl.backends.torch.classes import Classes, ClassGroup
-from archdsl.backends.torch.features import Section
+from archdsl.backends.torch.features import Extras, Section
 from archdsl.backends.torch.features.decode_schedule import Assigner, Roles, windows
 from archdsl.backends.torch.features.merge import merged
 from archdsl.backends.torch.features.steps import StepLowering
@@ -115,12 +115,16 @@ class Generate(Section):
 
     def __init__(self, classes: Classes, together: bool, on_cpu: bool) -> None:
         """`together`: several devices may go step by step together; `on_cpu`: the file has fast paths for a CPU."""
-        self.classes = classes
+        super().__init__(classes)
         self.together, self.on_cpu = together, on_cpu
         self.plan = plan(classes.model)
         self.written: dict[ClassGroup | None, dict[object, tuple[str, StepLowering]]] = {}
         self.partly: set[OpNode] = set()
         """Attention that has a window in some blocks of its class, and in others sees all positions."""
+
+    @classmethod
+    def of(cls, classes: Classes, extras: Extras, before: Sequence[Section]) -> Generate:
+        return cls(classes, "parallel" in extras.sections, "cpu" in extras.sections)
 
     def reads(self, block: Block) -> Iterable[str]:
         return [name for window in windows(block).values() if window is not None for name in free_names(window.expr)]

@@ -71,7 +71,8 @@ class LossSection(Section):
     tensor."""
 
     def __init__(self, classes: Classes) -> None:
-        self.classes, self.model = classes, classes.model
+        super().__init__(classes)
+        self.model = classes.model
         self.head = head_of(classes.model)
         self.method: Method
 

@@ -4,10 +4,10 @@ weights gives."""
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from archdsl.backends.torch.classes import Classes
-from archdsl.backends.torch.features import Section
+from archdsl.backends.torch.features import Extras, Section
 from archdsl.backends.torch.features.generate import Generate
 from archdsl.backends.torch.helpers import helpers
 from archdsl.backends.torch.numbers import Numbers
@@ -40,7 +40,8 @@ class Parallel(Section):
     reads_config = True
 
     def __init__(self, classes: Classes, generate: Generate | None) -> None:
-        self.classes, self.model, self.generate = classes, classes.model, generate
+        super().__init__(classes)
+        self.model, self.generate = classes.model, generate
         self.weights = {w.path: w.weight.kind for w in weights(self.model)}
         self.plan = partition(self.model)
         classes.divided = self.plan.divided
@@ -53,6 +54,10 @@ class Parallel(Section):
                 f"`{self.model.name}` has neither a list of layers nor pairs of linear layers that devices could share",
                 help="`fully_shard(model)` of `torch.distributed.fsdp` takes the emitted model as it is",
             )
+
+    @classmethod
+    def of(cls, classes: Classes, extras: Extras, before: Sequence[Section]) -> Parallel:
+        return cls(classes, next((s for s in before if isinstance(s, Generate)), None))
 
     def functions(self, forward: Scheduled) -> Iterable[str]:
         experts = self._experts()

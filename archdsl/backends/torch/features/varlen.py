@@ -13,7 +13,7 @@ class Varlen(Section):
     Raises ArchError E0528 where the model has no such mask in blocks."""
 
     def __init__(self, classes: Classes) -> None:
-        self.classes = classes
+        super().__init__(classes)
         classes.varlen = True
 
     def settle(self) -> None:
