@@ -92,7 +92,7 @@ def test_what_cannot_be_is_said_in_one_diagnostic(args: list[str], said: str) ->
 
 
 def test_a_prompt_that_the_model_itself_refuses(tmp_path: Path) -> None:
-    """A step is not told how long the whole sequence is, so `forward` is asked."""
+    """A step asks for the least length of all positions so far."""
     spec = tmp_path / "m.arch"
     spec.write_text("""model m(tokens: token[batch, time]) {
       x = tokens -> embedding(32, 8)
@@ -106,5 +106,6 @@ def test_a_prompt_that_the_model_itself_refuses(tmp_path: Path) -> None:
     }""")
     status, _, err = run(str(spec), "--prompt", "1 2", "--max-new-tokens", "2")
     assert status == 2
-    assert "the model refused its inputs: k of `topk` must be at most the length of the axis" in " ".join(err.split())
+    message = "k of `topk` must be at most the length of the axis, as `minimum(4, time)` is"
+    assert f"the model refused its inputs: {message}" in " ".join(err.split())
     assert run(str(spec), "--prompt", "1 2 3 4", "--max-new-tokens", "2")[0] == 0

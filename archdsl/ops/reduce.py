@@ -377,8 +377,9 @@ class TopK(Primitive):
     )
 
     def check(self, call: Application) -> None:
-        size = call.shape(0)[axis_of(self, call)]
-        demand_at_most(call, call.size("k"), size, "k of `topk` must be at most the length of the axis")
+        k, size = call.size("k"), call.shape(0)[axis_of(self, call)]
+        instead = "" if size.static else f", as `minimum({k}, {size})` is"
+        demand_at_most(call, k, size, f"k of `topk` must be at most the length of the axis{instead}")
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         shape = replaced(call.shape(0), axis_of(self, call), call.size("k"))

@@ -164,12 +164,7 @@ def generate(
             times.append(perf_counter())
     except (AssertionError, ValueError, IndexError) as problem:
         said = f"the model refused its inputs: {one_line(problem)}"
-        raise error("E0503", said, help="a shorter prompt, or fewer tokens") from None
-    except RuntimeError as problem:
-        refused = _too_short(torch, module, batch, inputs)
-        if refused is None:
-            raise
-        raise error("E0503", f"the model refused its inputs: {refused}", help="a longer prompt") from problem
+        raise error("E0503", said, help="a prompt of another length, or fewer tokens") from None
     later = times[-1] - times[1] if len(times) > 2 else 0.0
     return GenerateReport(
         model=model.name,
@@ -199,18 +194,6 @@ def _demand_sampling(sampling: Sampling) -> None:
         name = "top_k" if sampling.top_k is not None else "top_p"
         said = f"{name} says nothing at temperature 0, where the likeliest token is taken"
         raise error("E0503", said, help="give a temperature too: `--temperature 1`")
-
-
-def _too_short(torch: Any, module: Any, batch: Any, inputs: Mapping[str, Any]) -> str | None:
-    """What `forward` says of the prompts, if it refuses them: a step does not ask how long the whole sequence is."""
-    try:
-        with torch.no_grad():
-            module(batch, **inputs)
-    except AssertionError as problem:
-        return one_line(problem)
-    except RuntimeError:
-        pass
-    return None
 
 
 def _demand_known(model: Model, tokens: Sequence[int]) -> None:

@@ -212,6 +212,48 @@ def test_arguments_that_are_refused(case: str) -> None:
         small().module.generate(**{"tokens": torch.ones(2, 3, dtype=torch.long), "max_new_tokens": 2, **options})
 
 
+ASKED = """
+block kth(scores: [batch, queries, keys]) -> [batch, queries, 1] {
+  best, at = topk(scores, 3)
+  return best[..., 2:]
+}
+block head(x: [batch, time, width]) -> [batch, time, 50] {
+  ASSERTION
+  return x -> linear(50)
+}
+model m(width = 8)(tokens: token[batch, time]) -> [batch, time, 50] {
+  x = tokens -> embedding(50, width)
+  k = x -> linear(width) as keys
+  scores = where(unsqueeze(indices(time), 0) > unsqueeze(indices(time), 1), -inf, einsum("b i d, b j d -> b i j", x, k))
+  SCORES
+  assume causal(least)
+  return matmul(softmax(where(scores < least, -inf, scores)), x -> linear(width) as values) -> head
+}
+"""
+LENGTHS = {  # The assertion, what is asked of the scores, the shortest prompt and what is said of a shorter one.
+    "a top-k": ("", "least = scores -> kth", 3, "as `minimum.3, time.` is"),
+    "a top-k of the model's own": (
+        "",
+        "best, at = topk(scores, 4)  least = best[..., 3:]",
+        4,
+        "as `minimum.4, time.` is",
+    ),
+    "a block that keeps nothing": ('assert 2 <= time, "two at least"', "least = scores -> kth", 3, "time"),
+    "an assertion alone": ('assert 2 <= time, "two at least"', "least = sum(x, keep: true) - 9", 2, "two at least"),
+}
+
+
+@pytest.mark.parametrize("case", LENGTHS)
+def test_a_least_length_is_asked_of_all_positions_so_far(case: str) -> None:
+    assertion, scores, shortest, message = LENGTHS[case]
+    model = spec(ASKED.replace("ASSERTION", assertion).replace("SCORES", scores))
+    assert max(torch_differences(model).values()) < TOLERANCE
+    made = module(model, "generate")
+    assert made.generate(torch.ones(1, shortest, dtype=torch.long), 2).shape == (1, 2)
+    with pytest.raises(AssertionError, match=message):
+        made.generate(torch.ones(1, shortest - 1, dtype=torch.long), 2)
+
+
 def test_no_further_tokens() -> None:
     module, tokens = small().module, prompts()
     assert module.generate(tokens, 0).shape == (2, 0)

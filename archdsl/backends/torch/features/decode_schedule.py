@@ -100,6 +100,8 @@ class Roles:
         masks = (r is Role.PAIRS and isinstance(n, OpNode) and n not in self.forms for n, r in self.role.items())
         if any(parts) or any(masks) or Role.TABLE in self.role.values():
             return True
+        if any(isinstance(n, CheckNode) and r is not Role.FIRST for n, r in self.role.items()):
+            return True  # `forward` asks it of the new positions alone
         return any(c.special() for n, c in self.callees.items() if self.role[n] in (Role.STEP, Role.PAIRS))
 
     def signature(self) -> Hashable:
@@ -299,8 +301,12 @@ class Assigner:
 
     def role(self, node: Node, unrolled: Unrolled, found: Roles) -> Role:
         if isinstance(node, CheckNode):
-            bounds = node.op == "<=" and is_time(node.left, self.plan.time)  # what is too short now may yet grow
-            return Role.FIRST if bounds or not self.speaks_of_time(node) else Role.NOTHING
+            if not self.speaks_of_time(node):
+                return Role.FIRST
+            if node.op == "<=" and is_time(node.left, self.plan.time):  # asked of the length that it will grow to
+                return Role.FIRST
+            least = node.op == "<=" and is_time(node.right, self.plan.time) and not has(node.left, self.plan.time)
+            return Role.ALWAYS if least else Role.NOTHING
         if isinstance(node, CallNode):
             callee = found.callees[node]
             inside = {r for n, r in callee.role.items() if not isinstance(n, CheckNode)} - {Role.NOTHING}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within
 from archdsl.backends.torch.features.pairs import refuse
 from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Modules, Parameter, cache_name, context_type
-from archdsl.backends.torch.program import Bind, Conditional, Do, Step, Suite, absent
+from archdsl.backends.torch.program import Bind, Check, Conditional, Do, Step, Suite, absent
 from archdsl.backends.torch.scope import TorchNodeScope
 from archdsl.backends.torch.tree import NumberLeaf, PyNode, Read, Variable, call_tree, lift, mapped, py
 from archdsl.ir import dims
@@ -400,6 +400,13 @@ class StepLowering(Lowering):
             self.scan_on(node, graph)
         elif not isinstance(node, LossNode):
             super().node(node, graph)
+
+    def check(self, node: CheckNode) -> None:
+        """Ask for a least length of all positions so far."""
+        if self.roles.role.get(node) is Role.ALWAYS:
+            self.put(Check(py("{n} <= {s}.end", n=self.numbers.short(node.left), s=self.state), node.message))
+        else:
+            super().check(node)
 
     def scope(self, node: OpNode) -> TorchNodeScope:
         return StepScope(self, node)
