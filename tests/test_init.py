@@ -14,6 +14,7 @@ import pytest
 import torch
 from init_tools import different
 from numpy.typing import NDArray
+from rows import with_the_rest
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
 from zoo import tiny
@@ -162,22 +163,24 @@ def test_buffers_that_are_saved_are_in_the_file(tmp_path: Path) -> None:
 
 # --- the module and the file draw by one law --------------------------------------------------------------------------
 
-SCHEMES = [
-    "zeros",
-    "constant(0.5)",
-    "normal(0.05)",
-    "normal(0.05, mean: 1)",
-    "truncated_normal(0.02, limit: 1)",
-    "uniform(0.3)",
-    "xavier",
-    "xavier_normal(gain: 2)",
-    "kaiming",
-    "kaiming_normal",
-    "orthogonal(gain: 1.5)",
-    "depth_scaled(0.02, layers)",
-    "small",
-    "deepnorm(layers)",
-]
+SCHEMES = with_the_rest(
+    [
+        "zeros",
+        "constant(0.5)",
+        "normal(0.05)",
+        "normal(0.05, mean: 1)",
+        "truncated_normal(0.02, limit: 1)",
+        "uniform(0.3)",
+        "xavier",
+        "xavier_normal(gain: 2)",
+        "kaiming",
+        "kaiming_normal",
+        "orthogonal(gain: 1.5)",
+        "depth_scaled(0.02, layers)",
+        "small",
+        "deepnorm(layers)",
+    ]
+)
 
 
 def assert_alike(a: NDArray[np.float64], b: NDArray[np.float64], name: str) -> None:

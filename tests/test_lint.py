@@ -1,9 +1,14 @@
 """Lints: what they find, where, and what they leave alone."""
 
+import re
+from pathlib import Path
+
 import pytest
+from cli_tools import run
 
 from archdsl.api import check
 from archdsl.diagnostics import Diagnostic
+from archdsl.resources import error_codes, error_page
 
 SPEC = """
 {before}
@@ -193,3 +198,21 @@ def test_an_assumption_that_decoding_needs_is_not_called_proved() -> None:
       return matmul(softmax(where(scores < best[..., 3:], -inf, scores)), x) -> linear(32)
     }"""
     assert [d.message for d in check(text=text) if d.code == "W0407"] == ["`best` is taken for causal without a proof"]
+
+
+LINTS = [code for code in error_codes() if code.startswith("W")]
+
+
+@pytest.mark.parametrize("code", LINTS)
+def test_a_lint_says_where_and_what_to_do_and_is_no_error(code: str, tmp_path: Path) -> None:
+    """Of each page the wrong example."""
+    wrong = re.search(r"## Wrong\n\n```arch\n(.+?)```", error_page(code) or "", re.DOTALL)
+    assert wrong, f"an example in diagnostics/pages/{code}.md"
+    (tmp_path / "spec.arch").write_text(wrong[1], encoding="utf-8")
+    lint = next(d for d in check(tmp_path / "spec.arch") if d.code == code)
+    assert not lint.is_error
+    assert lint.span is not None
+    assert lint.span.source.name.endswith("spec.arch")
+    assert lint.help
+    status, said = run("check", tmp_path / "spec.arch")
+    assert (status, f"warning[{code}]" in said) == (0, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 import archdsl
 from archdsl.api import to_torch
+from archdsl.ops.elementwise import FUNCTIONS
 
 X = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(0))
 IDS = torch.arange(12).reshape(2, 6) % 5
@@ -31,6 +33,16 @@ def shifted(x: Tensor, by: int, fill: float = 0) -> Tensor:
         if 0 <= t - by < x.size(1):
             out[:, t] = x[:, t - by]
     return out
+
+
+def by_series(slope: Callable[[float], float]) -> Callable[[Tensor], Tensor]:
+    """The integral of a slope from 0, by the trapezoidal rule."""
+
+    def integral(x: float, steps: int = 2000) -> float:
+        inner = sum(slope(x * i / steps) for i in range(1, steps))
+        return x / steps * (inner + (slope(0.0) + slope(x)) / 2)
+
+    return lambda x: torch.tensor([integral(v) for v in x.double().ravel().tolist()]).reshape(x.shape).float()
 
 
 MEANT: list[tuple[str, Callable[[Tensor], Tensor]]] = [
@@ -86,7 +98,27 @@ MEANT: list[tuple[str, Callable[[Tensor], Tensor]]] = [
     ('einsum("b q d, b k d -> b q k", x, x)', lambda x: (x[:, :, None] * x[:, None]).sum(-1)),
     ("matmul(x, x -> transpose(1, 2))", lambda x: (x[:, :, None] * x[:, None]).sum(-1)),
     ("x * stop_gradient(x)", lambda x: x * x),
+    ("abs(x) + square(x)", lambda x: (x * x) ** 0.5 + x**2),
+    ("sqrt(square(x))", lambda x: torch.maximum(x, -x)),
+    ("exp(x) * log(1 + square(x))", lambda x: math.e**x * torch.log1p(x * x)),
+    ("square(sin(x)) + cos(2 * x)", lambda x: torch.cos(x) ** 2),
+    ("erf(x)", by_series(lambda t: 2 / math.sqrt(math.pi) * math.exp(-t * t))),
+    ("x -> tanh", lambda x: (torch.exp(2 * x) - 1) / (torch.exp(2 * x) + 1)),
+    ("x -> sigmoid", lambda x: 1 / (1 + torch.exp(-x))),
+    ("floor(x) + ceil(-x)", torch.zeros_like),
+    ("floor(x)", lambda x: x - torch.remainder(x, 1)),
+    ("x -> relu", lambda x: x * (x > 0)),
+    ("x -> selu", lambda x: 1.0507009873554805 * torch.where(x > 0, x, 1.6732632423543772 * (torch.exp(x) - 1))),
+    ("x -> silu", lambda x: x / (1 + torch.exp(-x))),
+    ("x -> softplus", lambda x: torch.log(1 + torch.exp(x))),
+    ("x -> log_sigmoid", lambda x: -torch.log(1 + torch.exp(-x))),
 ]
+
+
+def test_every_function_is_among_them() -> None:
+    named = {word for expression, _ in MEANT for word in re.findall(r"[a-z_]+", expression)}
+    missing = {row.name for row in FUNCTIONS} - named
+    assert not missing, f"say in MEANT what {', '.join(missing)} computes, in another way than its row"
 
 
 @pytest.mark.parametrize(("expression", "meant"), MEANT, ids=[m[0] for m in MEANT])

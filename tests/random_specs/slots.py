@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
+from rows import ACTIVATIONS, with_the_rest
+
+from archdsl.frontend.scalings import SCALINGS
+from archdsl.frontend.schemes import FIXED
 from archdsl.ir.dims import num
 from archdsl.ir.masks import INPUTS, RULES, Mask
+from archdsl.ops import registry
+from archdsl.ops.position import Position
 from random_specs.choices import Chooser
 
 ACTS = (
-    "gelu",
-    "relu",
-    "silu",
-    "gelu_tanh",
-    "quick_gelu",
-    "relu_squared",
-    "mish",
+    *ACTIVATIONS,
     "tanh",
     "sigmoid",
-    "softplus",
-    "selu",
     "elu",
-    "hard_swish",
-    "softsign",
     "leaky_relu(slope: 0.1)",
     "prelu",
     "identity",
-    "log_sigmoid",
-    "hard_sigmoid",
     "elu(alpha: 0.5)",
 )
-INITS = (
-    "normal(0.02)",
-    "xavier",
-    "xavier_normal",
-    "kaiming",
-    "kaiming_normal",
-    "orthogonal",
-    "small",
-    "uniform(0.1)",
-    "truncated_normal(0.05)",
-    "depth_scaled(std: 0.02, layers: 2)",
-    "deepnorm(layers: 2)",
+INITS = with_the_rest(
+    [
+        "normal(0.02)",
+        "xavier",
+        "xavier_normal",
+        "kaiming",
+        "kaiming_normal",
+        "orthogonal",
+        "small",
+        "uniform(0.1)",
+        "truncated_normal(0.05)",
+        "depth_scaled(std: 0.02, layers: 2)",
+        "deepnorm(layers: 2)",
+    ],
+    but=FIXED,
 )
 
 
@@ -74,17 +71,18 @@ def _bracketed(text: str) -> str:
 def scaling(c: Chooser, pairs: int) -> str:
     short = ", ".join(str(1 + i / 2) for i in range(pairs))
     long = ", ".join(str(1 + i) for i in range(pairs))
-    return c.one(
-        [
-            "linear(factor: 2)",
-            *(["ntk(factor: 2)"] if pairs > 1 else []),
-            "yarn(factor: 4, original: 8)",
-            "yarn(factor: 4, original: 8, mscale: 0)",
-            "llama3(factor: 8, original: 8)",
-            f"longrope(short: [{short}], long: [{long}], original: 8)",
-            f"longrope(short: [{short}], long: [{long}], original: 3, factor: 4)",
-        ]
-    )
+    found = [
+        "linear(factor: 2)",
+        *(["ntk(factor: 2)"] if pairs > 1 else []),
+        "yarn(factor: 4, original: 8)",
+        "yarn(factor: 4, original: 8, mscale: 0)",
+        "llama3(factor: 8, original: 8)",
+        f"longrope(short: [{short}], long: [{long}], original: 8)",
+        f"longrope(short: [{short}], long: [{long}], original: 3, factor: 4)",
+    ]
+    covered = {"ntk", *(text.partition("(")[0] for text in found)}
+    assert covered == {*SCALINGS}, f"a spelling of {covered ^ {*SCALINGS}}"
+    return c.one(found)
 
 
 def rope(c: Chooser, head_dim: int) -> str:
@@ -107,7 +105,8 @@ def rope(c: Chooser, head_dim: int) -> str:
 
 def position(c: Chooser, head_dim: int) -> str:
     """A position that acts inside attention, or ''."""
-    kind = c.one(["", "rope", "rope", "alibi", "relative_bias", "transformer_xl"])
+    kinds = ["", "rope", *sorted(name for name, op in registry.primitives().items() if isinstance(op, Position))]
+    kind = c.one(kinds)
     if kind == "rope":
         return rope(c, head_dim) if head_dim % 2 == 0 else ""
     if kind == "relative_bias":
