@@ -254,6 +254,46 @@ def test_a_least_length_is_asked_of_all_positions_so_far(case: str) -> None:
         made.generate(torch.ones(1, shortest - 1, dtype=torch.long), 2)
 
 
+LAYERS_OF_ONE = """
+block near(q: [batch, heads, time, head_dim], k: [batch, heads, source, head_dim]) -> [heads, time, source] {
+  param weight: [8, heads] = normal(1)
+  return weight[minimum(abs(unsqueeze(indices(time), 1) - indices(source)), 7)] -> permute(2, 0, 1)
+}
+block distance(x: [batch, time, width]) -> [2, time, time] {
+  d = unsqueeze(indices(time), axis: 1) - unsqueeze(indices(time), axis: 0)
+  return d -> cast(float) -> unsqueeze(-1) -> linear(2) -> permute(2, 0, 1)
+}
+block biased(bias: block)(x: [batch, time, width]) -> [batch, time, width] {
+  q = x -> linear(width) as q -> split_heads(2)
+  k = x -> linear(width) as k -> split_heads(2)
+  return sdpa(q, k, k, x -> bias, mask: causal) -> merge_heads
+}
+block around(f: block)(x: [batch, time, width]) -> [batch, time, width] {
+  x += x -> f
+  x += x -> mlp(hidden: 16)
+}
+model m(width = 16, vocab = 50)(tokens: token[batch, time]) -> [batch, time, vocab] {
+  let one = shared(HANDED)
+  x = tokens -> embedding(vocab, width)
+  for layer in 2 * around(f: FUNCTION) { x = x -> layer }
+  return x -> linear(vocab)
+}
+"""
+HANDED = {
+    "attention": ("mha(heads: 2, mask: causal)", "one"),
+    "a recurrence": ("gru(16)", "one"),
+    "a position": ("near", "mha(heads: 2, mask: causal, position: one)"),
+    "a bias": ("distance", "biased(one)"),
+}
+
+
+@pytest.mark.parametrize("case", HANDED)
+def test_layers_are_handed_one_block_that_keeps_something(case: str) -> None:
+    handed, function = HANDED[case]
+    model = spec(LAYERS_OF_ONE.replace("HANDED", handed).replace("FUNCTION", function))
+    assert max(*torch_differences(model).values(), *differences(model).values()) < TOLERANCE
+
+
 def test_no_further_tokens() -> None:
     module, tokens = small().module, prompts()
     assert module.generate(tokens, 0).shape == (2, 0)

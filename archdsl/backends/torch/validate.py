@@ -168,6 +168,8 @@ class Evaluator:
         self.fields: dict[str, Any] = {}
         self.stateful: set[Term] = set()
         """What steps of decoding keep."""
+        self.modules: set[Term] = set()
+        """Modules that a method is handed."""
         self.bound: frozenset[str] = frozenset()
         """Locals of the function that runs."""
 
@@ -320,7 +322,8 @@ class Evaluator:
         called = self.eval(text, env) if of is NOTHING else self.attribute(of, text.fields[1])
         if not isinstance(called, Term | PartRef):
             raise InvalidError(f"a call of {called!r}")
-        if isinstance(called, PartRef) or any(isinstance(g, PartRef) for g in given):  # what is None is not given
+        module = isinstance(called, PartRef) or called in self.modules
+        if module or any(isinstance(g, PartRef) for g in given):  # what is None is not given
             given = [g for g in given if g is not None]
             named = {k: g for k, g in named.items() if g is not None}
         own = isinstance(of, Term) and of in self.stateful and text.fields[1] not in PURE
@@ -901,6 +904,8 @@ class Validator:
             meaning.bind(p.target, None if stateless and is_state(p) else term, env)
             if is_state(p):
                 meaning.stateful.add(term)
+            if p.type == "nn.Module":
+                meaning.modules.add(term)
         given = [env[t] if t is not None else None for t in targets]
         meaning.steps(method.steps, env)
         results = tuple(meaning.eval(t, env) for t in method.results)
@@ -909,7 +914,7 @@ class Validator:
         machine = Evaluator(terms, terms.found, self.names)
         machine.fields = fields
         machine.bound = _locals(f)
-        machine.stateful = meaning.stateful
+        machine.stateful, machine.modules = meaning.stateful, meaning.modules
         found = machine.run(f.body, dict(zip(parameters, [SELF, *given], strict=True)))
         if found != meant:
             raise InvalidError(f"{name}.{f.name} returns something else")
