@@ -279,7 +279,7 @@ def activations(model: Model, module: nn.Module, inputs: Mapping[str, Tensor], s
     """What autograd saves, to the byte; the estimate need only be there."""
     step_memory(model, batch=BATCH, seq=TIME)
     try:
-        said = measure(model, sizes_at(model, BATCH, TIME), dtype="float32", checkpoint="none", fixed=0)
+        said = measure(model, sizes_at(model, BATCH, TIME), dtype="float32", checkpoint="none", loss="eager", fixed=0)
     except ArchError as problem:
         if "E0512" not in str(problem):
             raise
