@@ -1,40 +1,10 @@
-"""An element-wise function is one row; what is outside of `archdsl/ops` asks ops for traits, never for their names."""
+"""Every vocabulary is looked through; what is outside of `archdsl/ops` asks ops for traits, never for their names."""
 
 import ast
 from pathlib import Path
 
-import pytest
-import torch
-from docs.reference_pages import primitives_page
-from onnx_tools import distance, onnx_bytes, run
-
 import archdsl
-from archdsl.api import to_torch
 from archdsl.ops import registry
-from archdsl.ops.elementwise import REAL, Function
-from archdsl.report.reference import explain
-
-SNAKE = Function(
-    "snake",
-    REAL,
-    "{0} + torch.sin({0}) ** 2",
-    lambda g, x: g.Add(x, g.Mul(g.Sin(x), g.Sin(x))),
-    "`x + sin(x) ** 2` (Ziyin et al., 2020).",
-)
-
-
-def test_a_row_is_an_op(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setitem(registry.primitives(), "snake", SNAKE)
-        model = archdsl.load(text="model m(x: [2, 5]) { return x -> snake }")
-        module, x = to_torch(model), torch.randn(2, 5)
-        torch.testing.assert_close(module(x), x + torch.sin(x) ** 2)
-        (y,) = run(onnx_bytes(model, module), {"x": x})
-        assert distance(y, module(x)) < 1e-6
-        assert "`x + sin(x) ** 2` (Ziyin et al., 2020)." in explain("snake")
-        assert "## snake" in primitives_page()
-    assert registry.find("snake") is None
-
 
 PACKAGE = Path(archdsl.__file__).parent
 
