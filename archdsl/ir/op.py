@@ -545,6 +545,8 @@ class Primitive:
     """`<=`, `==`, …, where the result says whether the first input stands in that relation to the second."""
     chosen: ClassVar[tuple[int, ...]] = ()
     """Inputs of which others decide what is read, or whether it is."""
+    indices: ClassVar[tuple[int, ...]] = ()
+    """Results that say at which index along the axis that it reads whole something stands."""
     moves_axes: ClassVar[bool] = False
     """Whether as many axes come out in another order: worth a comment with the shape in emitted code."""
 

@@ -169,6 +169,7 @@ class ArgMax(Primitive):
     """The position of the largest along an axis; `keep` leaves the axis, of size 1."""
 
     passes = 0
+    indices = (0,)
     signature = "argmax(axis: int = -1, keep: bool = false)(x: number[...]) -> int[...]"
     examples = (Example("x -> argmax", gradients=False), Example("x -> argmax(axis: 1, keep: true)", gradients=False))
 
@@ -331,6 +332,7 @@ class Sort(AxisOp):
     """Sorted along an axis, the smallest first (`descending`: the largest), and the position each had: two results."""
 
     passes = 0
+    indices = (1,)
     signature = "sort(axis: int = -1, descending: bool = false)(x: [...]) -> (values: [...], positions: int[...])"
     examples = (
         Example("values, positions", statements="values, positions = x -> sort"),
@@ -350,6 +352,7 @@ class ArgSort(AxisOp):
     `descending`)."""
 
     passes = 0
+    indices = (0,)
     signature = "argsort(axis: int = -1, descending: bool = false)(x: [...]) -> int[...]"
     examples = (
         Example("x -> argsort", gradients=False),
@@ -368,6 +371,7 @@ class TopK(Primitive):
     """The k largest along an axis, the largest first, and their positions: two results."""
 
     passes = 0
+    indices = (1,)
     signature = "topk(k: size, axis: int = -1)(x: number[...]) -> (values: [...], positions: int[...])"
     hints = ("best", "chosen")
     examples = (

@@ -105,7 +105,8 @@ class DecodePlan:
     """Of ops that make pairs of positions and are given the length of the sequence: the form of the axis that is as
     long; FIXED where it may be that of queries or that of keys."""
     beside: set[FlatNode] = field(default_factory=set)
-    """Nodes that read queries or keys by their distance: no padding may stand between two of them."""
+    """Nodes that read queries or keys by their distance, or compute with indices of keys: no padding may stand between
+    two of them."""
     makers: dict[Value, FlatNode] = field(default_factory=dict)
     root: Unrolled | None = None
     """What became of the model's block."""
@@ -345,9 +346,30 @@ class _Planner:
                 self.scan(node)
             elif self.axes(node.output):
                 found.positional.add(node.output)
+        self.note_indices()
         if latents:
             self.latent()
         return found
+
+    def note_indices(self) -> None:
+        """Note the ops that compute with indices of keys: where padding stands before them, these are others."""
+        found = self.found
+        indices: set[Value] = set()
+        for node in found.step.nodes:
+            read = [i for i, v in enumerate(node.inputs) if isinstance(v, Value) and v in indices]
+            if not isinstance(node, FlatOp):
+                found.beside |= {node} if read else set()
+                continue
+            op = node.node.op
+            if op.indices and ALL in found.needs.get((node, 0), ()):
+                indices.update(node.outputs[i] for i in op.indices)
+            elif read and op.moves:
+                indices.update(node.outputs)
+            elif read:
+                every = any(ALL in found.forms.get(v, ()) for v in node.outputs)
+                table = op.chosen and node.inputs[0] in found.forms and ALL in found.needs.get((node, 0), ())
+                if op.elementwise or not (every or table):
+                    found.beside.add(node)
 
     def find_whole(self) -> set[Value]:
         """Tensors with two axes of time that are computed for all positions along both."""

@@ -337,3 +337,36 @@ def test_wide_keys_and_values_are_read_in_the_form_of_what_they_are_made_of(atte
     model = archdsl.load(text=text)
     assert bool(plan(model).latents) == narrow
     assert max((differences(model) | torch_differences(model)).values()) < 1e-5
+
+
+OF_KEYS = """
+model m(tokens: token[batch, time]) -> [batch, time, 32] {
+  param table: [64, 8] = normal(1)
+  x = tokens -> embedding(32, 8)
+  q = x -> linear(8)
+  k = x -> linear(8)
+  scores = where(indices(time) > unsqueeze(indices(time), 1), -inf, einsum("b i d, b j d -> b i j", q, k))
+  EQUATIONS
+  assume causal(y)
+  return y -> linear(32)
+}
+"""
+WEIGHED = 'y = einsum("b i j, b j d -> b i d", w, k)'
+INDICES = {  # Whether rows may still be padded.
+    f"w = scores -> argmax -> one_hot(time) -> cast(float)  {WEIGHED}": True,
+    "y = q * gather(scores, argmax(scores, keep: true))": True,
+    f"best, at = topk(scores, 2)  w = softmax(scatter(where(scores > 3, scores, -inf), at, best))  {WEIGHED}": True,
+    f"w = minimum(argmax(scores), 1) -> one_hot(time) -> cast(float)  {WEIGHED}": False,
+    "y = 0.1 * q * cast_like(argmax(scores, keep: true), x)": False,
+    f"w = softmax(where(indices(time) <= argmax(scores, keep: true), scores, -inf))  {WEIGHED}": False,
+    "best, at = topk(scores, 2)  y = q + table[at[..., 0]]": False,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("equations", INDICES)
+def test_indices_of_keys_are_others_where_padding_stands_before(equations: str) -> None:
+    """What only finds keys by them may have padding; what computes with them is decoded without."""
+    found = differences(archdsl.load(text=OF_KEYS.replace("EQUATIONS", equations)))
+    assert found.keys() == ({"steps", "left", "right"} if INDICES[equations] else {"steps"})
+    assert max(found.values()) < 1e-5
