@@ -12,7 +12,7 @@ from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -27,10 +27,10 @@ from archdsl.interop.huggingface import config_of, demand_fixed, numbers_read, s
 from archdsl.interop.importing import constant, is_constant, numbers_of, written
 from archdsl.interop.mapping import Mapper
 from archdsl.ir.dims import Num
-from archdsl.ir.graph import LoopNode, Model, Value, WeightNode
+from archdsl.ir.graph import Graph, LoopNode, Model, OpNode, ParamNode, Value, Weight, WeightNode
 from archdsl.ir.masks import Mask
 from archdsl.ir.paths import starred
-from archdsl.ir.walk import nodes_below, ops_below
+from archdsl.ir.walk import calls_of, nodes_below, ops_below, runs
 from archdsl.ir.weights import weights
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, FlatWeight, flatten
 from archdsl.syntax import ast
@@ -42,6 +42,7 @@ NEAREST = 8
 """So many families are compared: first the one that the model's name begins with, then those whose weights have the
 most names in common with the model's, of which many families have all."""
 MOST_GUESSES = 32
+"""So many combinations of values are tried of a family that runs the same ops."""
 
 
 class NativeType(NamedTuple):
@@ -57,32 +58,23 @@ class NativeType(NamedTuple):
 
 def native_type(model: Model, prefix: str = "", likely: str = "") -> NativeType:
     """Find the type that a model is, among those of transformers or, with the prefix `gguf_`, of llama.cpp. The
-    `likely` one is tried first. Raises ArchError E0534 where no type that is known is like it."""
-    own = Form(flatten(model))
+    `likely` one is tried first. Raises ArchError E0534 where no type that is known is like it; its note, if any, says
+    which type is nearest and what that computes otherwise."""
     names = {starred(w.path) for w in weights(model)}
     known = {kind: m for kind, m in shipped().items() if kind.startswith("gguf_") is bool(prefix)}
     like = sorted(known, key=lambda kind: (not model.name.startswith(kind), -_likeness(names, known[kind])))
     apart = {kind: _apart(names, known[kind], kind) for kind in like[: 3 * NEAREST]}
     near = sorted(apart, key=lambda kind: (kind != likely, not model.name.startswith(kind), apart[kind]))
     order = dict.fromkeys([*([likely] if likely in known else []), *near])
-    closest: tuple[int, str] | None = None
-    for kind, family in _candidates(model, {kind: known[kind] for kind in order}):
-        form = Form(flatten(family))
-        names_there = own.paired(form)
-        if names_there is not None:
-            with suppress(ArchError):
-                config = config_of(known[kind], kind, family)
-                _demand_all_said(known[kind], config, family)
-                return NativeType(kind, known[kind], family, config, names_there)
-            continue
-        distance = own.distance(form)
-        if closest is None or distance < closest[0]:
-            closest = distance, f"`{kind}` {own.difference(form)}"
+    search = _Search(model)
+    found = next(search.types({kind: known[kind] for kind in order}), None)
+    if found is not None:
+        return found
     listed, whose = ", ".join(f"`{kind}`" for kind in near[:NEAREST]), "llama.cpp" if prefix else "transformers"
     raise error(
         "E0534",
         f"`{model.name}` is no type of {whose} that is known; the nearest are {listed}",
-        notes=[closest[1]] if closest is not None else [],
+        notes=[search.difference()] if search.nearest is not None else [],
         help=""
         if prefix
         else "`--to hf` without `--native` writes its own classes, as remote code; "
@@ -102,22 +94,89 @@ def says_all(mapping: CheckpointFile, kind: str, config: Mapping[str, Any], mode
     return True
 
 
-def _candidates(model: Model, near: Mapping[str, CheckpointFile]) -> Iterator[tuple[str, Model]]:
-    """Yield types and models of their families that may be the model: first what its spec says in the names of each
-    family, as that of an imported checkpoint does, then guesses for the nearest."""
+class _Search:
+    """The search for the type that one model is. Graphs are compared where all weights have the shapes of the model's;
+    how near others are is counted by block."""
 
-    def model_of(mapping: CheckpointFile, name: str, values: Mapping[str, Any]) -> Model:
-        source = read_source(mapping.spec, mapping.spec.name)
-        return load(f"{model.name}.arch", text=written(source, name, values, model.name, "# The same."))
+    def __init__(self, model: Model) -> None:
+        self.model, self.form = model, Form(flatten(model))
+        self.shapes, self.ops = _shapes(model), _ops(model.block.graph)
+        self.nearest: tuple[int, str, Model] | None = None
 
-    for kind, mapping in near.items():
-        with suppress(ArchError):
-            settings = settings_of(mapping, config_of(mapping, kind, model))
-            yield kind, model_of(mapping, settings.model, settings.values)
-    for kind, mapping in list(near.items())[:NEAREST]:
-        for values in _guesses(model, mapping, mapping.types[kind]):
+    def types(self, near: Mapping[str, CheckpointFile]) -> Iterator[NativeType]:
+        """Yield types that compute the same: first those of what the spec says in the names of each family, as that of
+        an imported checkpoint does, then those of guesses for the nearest."""
+        for kind, mapping in near.items():
             with suppress(ArchError):
-                yield kind, model_of(mapping, mapping.types[kind], values)
+                settings = settings_of(mapping, config_of(mapping, kind, self.model))
+                yield from self._compared(kind, mapping, settings.model, settings.values)[1]
+        for kind, mapping in list(near.items())[:NEAREST]:
+            yield from self._guessed(kind, mapping)
+
+    def difference(self) -> str:
+        """Say which of the families that were compared is nearest, and what it computes otherwise."""
+        assert self.nearest is not None
+        _, kind, family = self.nearest
+        return f"`{kind}` {self.form.difference(Form(flatten(family)))}"
+
+    def _guessed(self, kind: str, mapping: CheckpointFile) -> Iterator[NativeType]:
+        """Yield the type of a family if guesses make it the model: each `let` in turn takes the value that brings the
+        family nearest, and all of them are tried together where the ops are the same and stand otherwise."""
+        name = mapping.types[kind]
+        fixed, choices = _guesses(self.model, mapping, name)
+        best: int | None = None
+        values = {let: options[0] for let, options in choices.items()}
+        changes = [{}, *({let: value} for let, options in choices.items() for value in options[1:])]
+        for change in changes:
+            with suppress(ArchError):
+                distance, types = self._compared(kind, mapping, name, fixed | values | change)
+                yield from types
+                if best is None or distance < best:
+                    best, values = distance, values | change
+        if best == 0:
+            for combined in islice(product(*choices.values()), MOST_GUESSES):
+                with suppress(ArchError):
+                    trial = fixed | dict(zip(choices, combined, strict=True))
+                    yield from self._compared(kind, mapping, name, trial)[1]
+
+    def _compared(
+        self, kind: str, mapping: CheckpointFile, name: str, values: Mapping[str, Any]
+    ) -> tuple[int, list[NativeType]]:
+        """Return how far a family with these values is from the model, and the type if it is the same. Raises ArchError
+        where the family cannot have them."""
+        source = read_source(mapping.spec, mapping.spec.name)
+        text = written(source, name, values, self.model.name, "# The same.")
+        family = load(f"{self.model.name}.arch", text=text)
+        theirs = _ops(family.block.graph)
+        distance = ((self.ops - theirs) + (theirs - self.ops)).total()
+        names = self.form.paired(Form(flatten(family))) if _shapes(family) == self.shapes else None
+        if names is not None:
+            with suppress(ArchError):
+                config = config_of(mapping, kind, family)
+                _demand_all_said(mapping, config, family)
+                return distance, [NativeType(kind, mapping, family, config, names)]
+        elif self.nearest is None or distance < self.nearest[0]:
+            self.nearest = distance, kind, family
+        return distance, []
+
+
+def _shapes(model: Model) -> Counter[tuple[int, ...]]:
+    """Return how many weights of a model have each shape."""
+    return Counter(w.shape for w in weights(model))
+
+
+def _ops(graph: Graph, known: dict[Graph, Counter[Any]] | None = None) -> Counter[Any]:
+    """Return how often a graph runs each op, with its options and the shapes of its weights."""
+    known = {} if known is None else known
+    if graph not in known:
+        known[graph] = Counter()
+        for node, times, _ in runs(graph):
+            if isinstance(node, OpNode | ParamNode):
+                known[graph][_described(node)] += times
+            for call in calls_of(node):
+                for op, count in _ops(call.block.graph, known).items():
+                    known[graph][op] += times * count
+    return known[graph]
 
 
 def _demand_all_said(mapping: CheckpointFile, config: Mapping[str, Any], model: Model) -> None:
@@ -188,8 +247,9 @@ def _apart(names: set[str], mapping: CheckpointFile, kind: str) -> tuple[int, in
 # --- guesses ----------------------------------------------------------------------------------------------------------
 
 
-def _guesses(model: Model, mapping: CheckpointFile, name: str) -> Iterator[dict[str, Any]]:
-    """Yield values of a family's `let`s and hyper-parameters that may make it the model."""
+def _guesses(model: Model, mapping: CheckpointFile, name: str) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Return values of a family's hyper-parameters that may make it the model, and for each of its `let`s several, the
+    likeliest first."""
     tree = parse(read_source(mapping.spec, mapping.spec.name))
     declared = next(d for d in tree.declarations if isinstance(d, ast.ModelDecl) and d.name == name)
     read = _read_off(model)
@@ -209,10 +269,7 @@ def _guesses(model: Model, mapping: CheckpointFile, name: str) -> Iterator[dict[
     slots = [s.key for s in declared.body.slots if is_constant(s.value)]
     fixed = {n: own[n][0] for n in (*hypers, *slots) if n in own and n not in choices and type(own[n][0]) is int}
     fixed |= {n: read[n][0] for n in hypers if n not in fixed and n not in choices and n in read}
-    for i, values in enumerate(product(*choices.values())):
-        if i == MOST_GUESSES:
-            return
-        yield {**fixed, **dict(zip(choices, values, strict=True))}
+    return fixed, choices
 
 
 def _read_off(model: Model) -> dict[str, list[Any]]:
@@ -280,11 +337,6 @@ class Form:
         inner = tuple((name, form.outputs) for name, form in self.inner[node].items())
         return node.node.op.name, options, given, stored, inner
 
-    def distance(self, other: Form) -> int:
-        """Return how many ops and weights one of two graphs has more often than the other."""
-        mine, theirs = (Counter(map(_described, form.graph.nodes)) for form in (self, other))
-        return ((mine - theirs) + (theirs - mine)).total()
-
     def difference(self, other: Form) -> str:
         """Say which op, the first from the outputs on, another graph computes otherwise."""
         todo = [*zip(self.graph.outputs, other.graph.outputs, strict=False)]
@@ -336,14 +388,16 @@ def _read_by(node: FlatNode) -> Sequence[Any]:
     return (*node.starts, *node.sequences) if isinstance(node, FlatScan) else node.inputs
 
 
-def _described(node: FlatNode) -> tuple[str, tuple[tuple[str, Any], ...]]:
-    """The op of a node, and its options and the shapes of its weights."""
-    if isinstance(node, FlatParam):
+def _described(node: Any) -> tuple[str, tuple[tuple[str, Any], ...]]:
+    """The op of a node, of a graph or of a flat one, and its options and the shapes of its weights."""
+    if isinstance(node, FlatParam | ParamNode):
         return "a weight", (("shape", _shape(node.weight)),)
-    if not isinstance(node, FlatOp):
+    if isinstance(node, FlatOp):
+        node = node.node
+    if not isinstance(node, OpNode):
         return "scan", ()
-    options = tuple((n, _worth(v)) for n, v in sorted(node.node.options.items()) if n != "init" and v is not None)
-    return node.node.op.name, options + tuple((name, _shape(w)) for name, w in sorted(node.weights.items()))
+    options = tuple((n, _worth(v)) for n, v in sorted(node.options.items()) if n != "init" and v is not None)
+    return node.op.name, options + tuple((w.name, _shape(w)) for w in node.weights)
 
 
 def _weights_of(one: FlatNode, two: FlatNode) -> list[tuple[str, str]]:
@@ -355,8 +409,9 @@ def _weights_of(one: FlatNode, two: FlatNode) -> list[tuple[str, str]]:
     return []
 
 
-def _shape(weight: FlatWeight) -> tuple[str, ...]:
-    return tuple(str(d.value) for d in weight.weight.shape)
+def _shape(weight: FlatWeight | Weight) -> tuple[str, ...]:
+    declared = weight.weight if isinstance(weight, FlatWeight) else weight
+    return tuple(str(d.value) for d in declared.shape)
 
 
 def _worth(value: Any) -> Any:
