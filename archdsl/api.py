@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from archdsl.diagnostics import did_you_mean, error, shortened
+from archdsl.diagnostics import ArchError, did_you_mean, error, shortened
 from archdsl.frontend.load import Settings, check, list_zoo, request_of, setting_text, wrong_argument
 from archdsl.frontend.load import load as load_spec
 
@@ -783,7 +783,7 @@ def to_huggingface(
     bos_token_id: int | None = None,
     eos_token_id: Sequence[int] = (),
     pad_token_id: int | None = None,
-    native: bool = False,
+    native: bool | None = None,
     text: str | None = None,
     model: str | None = None,
     set: Settings | None = None,
@@ -791,11 +791,14 @@ def to_huggingface(
     progress: Callable[[str, int], None] | None = None,
     remark: Callable[[str], None] | None = None,
 ) -> list[Path]:
-    """Write a decoder as a folder that transformers loads with `trust_remote_code=True`; return the files in it:
-    `configuration_NAME.py`, `modeling_NAME.py`, `config.json` and, with weights, `model.safetensors`.
+    """Write a model as a folder that transformers loads; return the files in it.
 
-    With `native` it is written as the type of transformers that computes the same (`llama`, `gpt2`): without remote
-    code. The weights come from a safetensors file (`weights`), or are randomly initialized (`seed`). What
+    It is the type of transformers that computes the same (`llama`, `gpt2`): `config.json` and, with weights,
+    `model.safetensors`. A decoder that is no such type has its classes beside them, `configuration_NAME.py` and
+    `modeling_NAME.py`, and loads with `trust_remote_code=True`; `remark` is called with what the nearest type computes
+    otherwise. `native=True` demands a type, `native=False` writes the classes in any case.
+
+    The weights come from a safetensors file (`weights`), or are randomly initialized (`seed`). What
     `archdsl import` has put into the folder `NAME.hf` beside the weights or the spec (tokenizer, templates, settings
     of generation, the fields of `config.json` beside the spec's numbers) goes along. Ids of special tokens that are
     given go into `config.json` and `generation_config.json`. `remark` is called with what a reader should know.
@@ -812,6 +815,8 @@ def to_huggingface(
         raise error("E0509", "`weights` and `seed` are two sources of weights", help="give one of them")
     if not isinstance(eos_token_id, Collection):
         raise wrong_argument("eos_token_id", eos_token_id, "a sequence of token ids")
+    if not (native is None or isinstance(native, bool)):
+        raise wrong_argument("native", native, "True, False or None")
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     ends = [*eos_token_id]
     ids = {"bos_token_id": bos_token_id, "eos_token_id": ends or None, "pad_token_id": pad_token_id}
@@ -819,14 +824,25 @@ def to_huggingface(
         ids["eos_token_id"] = ends[0]
     tokens = {name: value for name, value in ids.items() if value is not None}
     stored = Path(weights) if weights is not None else None
-    if native:
+    say = remark or (lambda _: None)
+    no_type: ArchError | None = None
+    if native is not False:
+        from archdsl.interop.native import native_of
         from archdsl.interop.native import save as save_native
 
-        return save_native(loaded, Path(output), weights=stored, seed=seed, tokens=tokens, progress=progress)
+        try:
+            found = native_of(loaded, stored)
+        except ArchError as problem:
+            if native:
+                raise
+            no_type = problem
+        else:
+            return save_native(loaded, found, Path(output), weights=stored, seed=seed, tokens=tokens, progress=progress)
     from archdsl.backends.huggingface.folder import save
 
-    say = remark or (lambda _: None)
-    return save(loaded, Path(output), weights=stored, seed=seed, tokens=tokens, progress=progress, remark=say)
+    return save(
+        loaded, Path(output), weights=stored, seed=seed, tokens=tokens, no_type=no_type, progress=progress, remark=say
+    )
 
 
 def import_checkpoint(

@@ -358,13 +358,15 @@ def test_an_error_reads_as_the_command_line_prints_it() -> None:
 def test_the_head_of_a_file_says_the_command_that_makes_it(settings: dict[str, Any], tmp_path: Path) -> None:
     model = archdsl.load("llama3_8b", set=settings)
     files = {"torch": archdsl.torch_source(model, features=["loss", "generate"], checkpoint="full")}
-    archdsl.to_huggingface(model, tmp_path / "hf")
+    archdsl.to_huggingface(model, tmp_path / "hf", native=False, eos_token_id=[7, 8], pad_token_id=9)
     files["hf"] = (tmp_path / "hf" / "modeling_llama3_8b.py").read_text()
+    tokens = ["--eos-token-id=7", "--eos-token-id=8", "--pad-token-id=9"]
     for to, text in files.items():
         head = ast.get_docstring(ast.parse(text)) or ""
         program, command, spec, *options = shlex.split(head[head.index("archdsl compile") :].replace("\\\n", ""))
         assert (program, command, spec) == ("archdsl", "compile", "llama3.arch:llama3_8b")
-        assert [o.removeprefix("--set=") for o in options if "=" in o] == [f"{k}={v}" for k, v in settings.items()]
-        more = ["--with", "generate,loss", "--checkpoint", "full"] if to == "torch" else []
+        sets = [f"--set={k}={v}" for k, v in settings.items()]
+        assert [o for o in options if "=" in o] == (sets if to == "torch" else [*tokens, *sets])
+        more = ["--with", "generate,loss", "--checkpoint", "full"] if to == "torch" else ["--remote-code"]
         assert [o for o in options if "=" not in o] == ["--to", to, *more]
         assert max(map(len, text.splitlines())) <= 120

@@ -169,7 +169,7 @@ def test_lightning() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("tokens")
 def test_the_trainer_of_transformers(run: Run) -> None:
-    assert run("compile", "small.arch", "--to", "hf", "--seed", "0", "-o", "folder")[0] == 0
+    assert run("compile", "small.arch", "--to", "hf", "--remote-code", "--seed", "0", "-o", "folder")[0] == 0
     sized = ("folder", "tokens.bin", "--batch", "4", "--seq", "32", "--rate", "1e-2")
     said = script("train_transformers.py", *sized, "--steps", "30", "--output", "whole")
     assert float(re.findall(r"'train_loss': '?([\d.]+)", said)[0]) < 4.5

@@ -114,7 +114,10 @@ def compile_(
     pad_token_id: Annotated[
         int | None, TOKENS("--pad-token-id", metavar="N", min=0, help="Pads a batch; the end-of-sequence token, or 0.")
     ] = None,
-    native: Annotated[bool, FOLDER("--native", help="As a type of transformers' own, without remote code.")] = False,
+    native: Annotated[bool, FOLDER("--native", help="As a type that transformers has, or not at all.")] = False,
+    remote_code: Annotated[
+        bool, FOLDER("--remote-code", help="As classes of its own, where transformers has the type too.")
+    ] = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
@@ -127,9 +130,12 @@ def compile_(
         only_with(context, "--to onnx", *of_graphs)
         only_with(context, "--to torch", "with_", "checkpoint")
         tokens = {"bos_token_id": bos_token_id, "eos_token_id": eos_token_id or (), "pad_token_id": pad_token_id}
-        _to_folder(load_model(spec, set, allow_noncausal), output, weights, seed, {**tokens, "native": native})
+        if native and remote_code:
+            raise typer.BadParameter("choose one", param_hint="'--native' / '--remote-code'")
+        kind = {"native": True if native else False if remote_code else None}
+        _to_folder(load_model(spec, set, allow_noncausal), output, weights, seed, {**tokens, **kind})
         return
-    only_with(context, "--to hf", "native")
+    only_with(context, "--to hf", "native", "remote_code")
     if to != "onnx":
         from archdsl.api import torch_source
         from archdsl.diagnostics import did_you_mean, error

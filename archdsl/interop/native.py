@@ -77,7 +77,7 @@ def native_type(model: Model, prefix: str = "", likely: str = "") -> NativeType:
         notes=[search.difference()] if search.nearest is not None else [],
         help=""
         if prefix
-        else "`--to hf` without `--native` writes its own classes, as remote code; "
+        else "`--to hf` without `--native` writes a decoder's own classes, as remote code; "
         "`archdsl weights SPEC --weights FILE --to hf --map TYPE` writes its weights in the names of a type",
     )
 
@@ -189,8 +189,15 @@ def _demand_all_said(mapping: CheckpointFile, config: Mapping[str, Any], model: 
         raise error("E0533", f"a config of {settings.model} does not say all of `{model.name}`")
 
 
+def native_of(model: Model, weights: Path | None = None) -> NativeType:
+    """Return the type of transformers that a model is, tried first as that of the config which is `carried` beside the
+    weights or the spec. Raises ArchError as `native_type`."""
+    return native_type(model, likely=str(fields_of(carried(model, weights), CONFIG).get("model_type")))
+
+
 def save(
     model: Model,
+    found: NativeType,
     output: Path,
     *,
     weights: Path | None = None,
@@ -198,11 +205,10 @@ def save(
     tokens: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Write a model as a folder of the type of transformers that it is; the files that there are. Arguments and errors
-    as of `archdsl.backends.huggingface.folder.save`, and E0534 where it is none."""
+    """Write a model as a folder of the type of transformers that was found for it; the files that there are. Other
+    arguments and errors as of `archdsl.backends.huggingface.folder.save`."""
     beside = carried(model, weights)
     said = fields_of(beside, CONFIG)
-    found = native_type(model, likely=str(said.get("model_type")))
     mapper = Mapper(found.mapping, found.model)
     types: list[str] = []
     if weights is not None:

@@ -183,7 +183,8 @@ def test_remote_code_comes_with_all_but_dropout(folders: Any, tmp_path: Path, ru
     """What the classes do not do is said."""
     import_folder(changed(folders("gpt2"), tmp_path / "in", eos_token_id=[2, 3], pad_token_id=5), tmp_path / "m.arch")
     weights = str(tmp_path / "m.safetensors")
-    done = run("compile", str(tmp_path / "m.arch"), "--weights", weights, "--to", "hf", "-o", str(tmp_path / "hf"))
+    into = ("--to", "hf", "--remote-code", "-o", str(tmp_path / "hf"))
+    done = run("compile", str(tmp_path / "m.arch"), "--weights", weights, *into)
     assert "dropout in training is the spec's, 0.1; the checkpoint's config has attn_pdrop 0.125" in done.err
     for name, content in BESIDE.items():
         assert (tmp_path / "hf" / name).read_text() == content

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from cli_tools import Run
 from zoo.tiny_decoders import TINY
 
 import archdsl
@@ -105,6 +106,44 @@ def test_a_model_that_is_like_a_type_and_computes_something_else_is_refused() ->
     said = r"is no type of transformers that is known; the nearest are(.|\n)*`mistral` computes `silu` where the model"
     with pytest.raises(ArchError, match=said):
         native_type(archdsl.load(text=text, set=TINY["mistral:mistral_7b"]))
+
+
+def test_a_folder_is_a_type_where_there_is_one_and_remote_code_where_not(tmp_path: Path, run: Run) -> None:
+    """Unless an option says which of the two. The head of remote code says the command that writes it again."""
+    same, other = tmp_path / "same.arch", tmp_path / "other.arch"
+    text = (SPECS / "mistral.arch").read_text()
+    same.write_text(text)
+    other.write_text(text.replace("swiglu", "geglu"))
+    sizes = [f"--set={name}={value}" for name, value in TINY["mistral:mistral_7b"].items()]
+
+    def compiled(spec: Path, name: str, *options: str) -> tuple[int, set[str], str]:
+        folder = tmp_path / name
+        done = run("compile", f"{spec}:mistral_7b", *sizes, "--to", "hf", *options, "-o", str(folder))
+        return done.status, {path.name for path in folder.iterdir()} if folder.exists() else set(), done.err
+
+    code = {"config.json", "configuration_mistral_7b.py", "modeling_mistral_7b.py"}
+    assert compiled(same, "type") == (0, {"config.json"}, "")
+    assert compiled(same, "demanded", "--native") == (0, {"config.json"}, "")
+    assert compiled(same, "code", "--remote-code") == (0, code, "")
+    status, files, said = compiled(other, "without", "--seed", "3", "--eos-token-id", "5")
+    assert (status, files) == (0, {*code, "model.safetensors", "generation_config.json"})
+    assert said.count("\n") == 1
+    assert "(the nearest: `mistral` computes `silu` where the model computes `gelu`): written as remote code" in said
+    head = (tmp_path / "without" / "modeling_mistral_7b.py").read_text().partition("import")[0]
+    assert "--to hf --remote-code --seed=3 --eos-token-id=5" in head.replace(" \\\n   ", "")
+    status, files, said = compiled(other, "refused", "--native")
+    assert (status, files, "error[E0534]" in said) == (2, set(), True)
+    status, files, said = compiled(same, "both", "--native", "--remote-code")
+    assert (status, files, "choose one" in said) == (2, set(), True)
+
+
+def test_a_model_that_is_neither_says_both(tmp_path: Path) -> None:
+    with pytest.raises(ArchError) as raised:
+        archdsl.to_huggingface(f"{SPECS}/bert.arch", tmp_path / "hf", set={"layers": 2})
+    (problem,) = raised.value.diagnostics
+    assert "more than one output" in problem.message
+    assert any("is no type of transformers that is known; the nearest are `bert`" in note for note in problem.notes)
+    assert not (tmp_path / "hf").exists()
 
 
 ENCODERS = ("bart", "electra", "rembert", "roberta", "roformer")

@@ -90,7 +90,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
                 else:
                     p.add_(0.1 * torch.randn_like(p))
         save_file({k: v.contiguous() for k, v in plain.state_dict().items()}, folder / "own.safetensors")
-        archdsl.to_huggingface(model, folder / "hf", weights=folder / "own.safetensors")
+        archdsl.to_huggingface(model, folder / "hf", weights=folder / "own.safetensors", native=False)
         return Folder(folder / "hf", plain, torch.randint(1, 97, (2, LENGTH)))  # 0 is padding
 
     return made
@@ -310,11 +310,11 @@ def test_random_weights_are_those_of_init(tmp_path: Path) -> None:
     name = "gpt2.arch:gpt2"
     model = archdsl.load(f"{SPECS}/{name}", set=FAMILIES[name])
     archdsl.init_weights(model, tmp_path / "own.safetensors", seed=3)
-    files = archdsl.to_huggingface(model, tmp_path / "hf", seed=3, eos_token_id=[5])
+    files = archdsl.to_huggingface(model, tmp_path / "hf", seed=3, eos_token_id=[5], native=False)
     own, theirs = load_file(tmp_path / "own.safetensors"), load_file(tmp_path / "hf" / "model.safetensors")
     assert {f"model.{k}": v.tolist() for k, v in own.items()} == {k: v.tolist() for k, v in theirs.items()}
     assert json.loads((tmp_path / "hf" / "generation_config.json").read_text()) == {"eos_token_id": 5}
-    again = archdsl.to_huggingface(model, tmp_path / "again", seed=3, eos_token_id=[5])
+    again = archdsl.to_huggingface(model, tmp_path / "again", seed=3, eos_token_id=[5], native=False)
     assert [f.name for f in files] == [f.name for f in again]
     assert all(a.read_bytes() == b.read_bytes() for a, b in zip(files, again, strict=True))
 
@@ -332,7 +332,7 @@ def test_the_tokenizer_comes_along(tmp_path: Path) -> None:
     (tmp_path / "own.hf" / "generation_config.json").write_text('{"eos_token_id": 2, "top_k": 7}')
     model = archdsl.load(f"{SPECS}/{LLAMA}", set=FAMILIES[LLAMA])
     archdsl.init_weights(model, tmp_path / "own.safetensors")
-    archdsl.to_huggingface(model, tmp_path / "hf", weights=tmp_path / "own.safetensors", pad_token_id=0)
+    archdsl.to_huggingface(model, tmp_path / "hf", weights=tmp_path / "own.safetensors", pad_token_id=0, native=False)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "hf", trust_remote_code=True)
     assert tokenizer("a b b")["input_ids"] == [1, 2, 2]
     settings = loaded(tmp_path / "hf").generation_config
@@ -353,7 +353,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_the_library_cannot_hold_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ArchError) as caught:
-        archdsl.to_huggingface(f"{SPECS}/{name}", tmp_path / "hf")
+        archdsl.to_huggingface(f"{SPECS}/{name}", tmp_path / "hf", native=False)
     (problem,) = caught.value.diagnostics
     assert problem.code == "E0534"
     assert REFUSED[name] in problem.message
@@ -452,7 +452,7 @@ def test_attributes_of_the_libraries_are_reserved() -> None:
 def test_a_folder_of_layers_called_like_methods(tmp_path: Path) -> None:
     model = archdsl.load(text=HOSTILE_SPEC)
     archdsl.init_weights(model, tmp_path / "w.safetensors")
-    archdsl.to_huggingface(model, tmp_path / "hf", weights=tmp_path / "w.safetensors")
+    archdsl.to_huggingface(model, tmp_path / "hf", weights=tmp_path / "w.safetensors", native=False)
     plain: Any = load_source(emit(model))()
     plain.load_state_dict(load_file(tmp_path / "w.safetensors"))
     made = loaded(tmp_path / "hf")
@@ -479,7 +479,7 @@ model m(layers = 2) {
   head:    lm
 }
 """
-    archdsl.to_huggingface(archdsl.load(text=text), tmp_path / "hf")
+    archdsl.to_huggingface(archdsl.load(text=text), tmp_path / "hf", native=False)
     assert "layernorm_2" in (tmp_path / "hf" / "modeling_m.py").read_text()
 
 
@@ -487,6 +487,6 @@ def test_a_hyper_parameter_called_like_what_layers_are_given(tmp_path: Path) -> 
     text = HOSTILE_SPEC.replace("(step: number)", "(layer_idx: number)").replace("* step", "* layer_idx")
     model = archdsl.load(text=text.replace("(step: 0.1)", "(layer_idx: 0.1)"))
     with pytest.raises(ArchError) as raised:
-        archdsl.to_huggingface(model, tmp_path / "hf")
+        archdsl.to_huggingface(model, tmp_path / "hf", native=False)
     assert raised.value.diagnostics[0].code == "E0534"
     assert "`layer_idx` of `layer`" in str(raised.value)

@@ -14,6 +14,7 @@ from typing import Any
 from archdsl.backends.huggingface.module import LibraryWriter
 from archdsl.backends.torch.numbers import value_of
 from archdsl.backends.torch.python import field_name
+from archdsl.diagnostics import ArchError
 from archdsl.files import write_text, written_beside
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Model
@@ -34,6 +35,7 @@ def save(
     weights: Path | None = None,
     seed: int | None = None,
     tokens: Mapping[str, Any] | None = None,
+    no_type: ArchError | None = None,
     progress: Progress | None = None,
     remark: Callable[[str], None] = lambda _: None,
 ) -> list[Path]:
@@ -41,18 +43,30 @@ def save(
 
     `weights` is a safetensors file in the spec's names, or they are drawn with a `seed`; with neither there are none.
     `tokens` are ids of special tokens (`eos_token_id`). What is `carried` goes along: tokenizer, templates, settings of
-    generation, ids and labels; `remark` is called with what of the checkpoint's config these classes do not do. Raises
-    ArchError E0534 where transformers cannot hold the model, E0503 for weights of another one, both before anything is
-    written; OSError."""
+    generation, ids and labels; `remark` is called with what of the checkpoint's config these classes do not do, and
+    with why it is no type of transformers' own, where that was looked for: `no_type`. Raises ArchError E0534 where
+    transformers cannot hold the model, E0503 for weights of another one, both before anything is written; OSError."""
     stem = model.name
-    writer = LibraryWriter(model, stem)
-    configuration, modeling = writer.written()
+    options = ["--remote-code", *([f"--weights={weights}"] if weights is not None else [])]
+    options += [f"--seed={seed}"] if seed is not None else []
+    for name, value in (tokens or {}).items():
+        ids = value if isinstance(value, list) else [value]
+        options += [f"--{name.replace('_', '-')}={token}" for token in ids]
+    try:
+        writer = LibraryWriter(model, stem, options)
+        configuration, modeling = writer.written()
+    except ArchError as problem:
+        raise problem if no_type is None else _neither(problem, no_type) from None
     checkpoint = Checkpoint(weights) if weights is not None else None
     if checkpoint is not None:
         checkpoint.demand(saved(model))
     output.mkdir(parents=True, exist_ok=True)
     found: list[Path] = []
     paths = writer.classes.decoder.outlined.paths
+    if no_type is not None:
+        nearest = next(iter(no_type.diagnostics[0].notes), "")
+        differs = f" (the nearest: {nearest})" if nearest else ""
+        remark(f"`{model.name}` is no type of transformers that is known{differs}: written as remote code")
     beside = carried(model, weights)
     said = fields_of(beside, CONFIG)
     if said and (difference := other_dropout(model, said)):
@@ -89,6 +103,13 @@ def save(
         write_text(output / name, text)
         found.append(output / name)
     return found
+
+
+def _neither(refused: ArchError, no_type: ArchError) -> ArchError:
+    """Return the refusal of a model's own classes with what is known of the types of transformers."""
+    first, *others = refused.diagnostics
+    known = no_type.diagnostics[0]
+    return ArchError([replace(first, notes=(*first.notes, known.message, *known.notes)), *others])
 
 
 def other_dropout(model: Model, said: Mapping[str, Any]) -> str:

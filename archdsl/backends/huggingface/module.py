@@ -28,11 +28,11 @@ class LibraryWriter(FileWriter):
 
     classes: LibraryClasses
 
-    def __init__(self, model: Model, stem: str) -> None:
-        """`stem` is what the names of both files end in."""
+    def __init__(self, model: Model, stem: str, options: Sequence[str] = ()) -> None:
+        """`stem` is what the names of both files end in; `options` are those of the command that writes them again."""
         classes = LibraryClasses(model)
         super().__init__(classes.model, classes=classes)
-        self.original, self.stem = model, stem
+        self.original, self.stem, self.options = model, stem, options
 
     @cached_property
     def config(self) -> LibraryConfig:
@@ -56,7 +56,7 @@ class LibraryWriter(FileWriter):
         self.names -= {"dataclass"}
         own = f"from .configuration_{self.stem} import {self.classes.config_class}"
         lines = [line for line in imports(self.names, TRANSFORMERS) if line]
-        head = [self.header("hf"), "", *_grouped(lines), "", own]
+        head = [self.header(["hf", *self.options]), "", *_grouped(lines), "", own]
         return lines_laid_out("\n".join(head)) + "\n\n\n" + body
 
     def configuration(self) -> str:
@@ -65,7 +65,7 @@ class LibraryWriter(FileWriter):
         body = self.config.text(self._demands())
         self.names |= self.config.names
         lines = [line for line in imports(self.names, TRANSFORMERS) if line]
-        head = "\n".join([self.header("hf"), "", *_grouped(lines)])
+        head = "\n".join([self.header(["hf", *self.options]), "", *_grouped(lines)])
         return "\n\n\n".join([lines_laid_out(head), body]) + "\n"
 
     def message(self, text: str) -> str:

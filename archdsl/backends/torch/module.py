@@ -93,7 +93,7 @@ class FileWriter:
         wanted = [*sources, *(n for s in self.sections for n in s.helpers()), *self.classes.helpers]
         above = list(self._above(wanted, sources))
         parts = [lines_laid_out(self._config()), *above, *texts, *below]
-        head = self.header(f"torch{self.extras.options}")
+        head = self.header(f"torch{self.extras.options}".split())
         return "\n\n\n".join([lines_laid_out("\n".join([head, "", *imports(self.names)])), *parts]) + "\n"
 
     def known(self, source: str) -> str:
@@ -138,14 +138,14 @@ class FileWriter:
 
     # --- top of the file ---
 
-    def header(self, to: str) -> str:
-        """The docstring of a file, which was compiled `--to` that."""
+    def header(self, to: Sequence[str]) -> str:
+        """The docstring of a file, which was compiled `--to` that back end, with further options."""
         model = self.original
         title = first_sentence(model.doc) or f"{model.name}."
         digest = hashlib.sha256(model.source_text.encode()).hexdigest()[:12]
         source = quoted(model.source_name)
         made = f"{total(model):,} parameters. Made by archdsl {__version__} from {source} ({digest}):"
-        command = shell_lines(compile_command(model, ["--to", *to.split()]), WIDTH - 4)
+        command = shell_lines(compile_command(model, ["--to", *to]), WIDTH - 4)
         start = '"""'
         if len(command) > 1:  # its lines end with a backslash
             start, command = f"r{start}", [printable(line).replace(start, "") for line in command]
