@@ -6,10 +6,13 @@ import pytest
 import torch
 from decode_tools import differences, torch_differences
 from ops.test_contract import CASES, changed, compiled, inputs_of, outputs_of, perturbed, sampled
+from rows import POSITIONS as MASKS
+from rows import spelled
 
 import archdsl
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model, OpNode, Value
+from archdsl.ir.masks import INPUTS
 from archdsl.ir.op import Example, Primitive
 from archdsl.ops import registry
 from archdsl.passes.decode import _own, plan
@@ -112,6 +115,33 @@ def test_steps_give_what_the_whole_gives(what: str) -> None:
         return
     found = torch_differences(model)
     assert max(found.values()) < 1e-5, found
+
+
+MASKED = """model m(vocab = 30, width = 8)(tokens: token[batch, time]) {
+  x = tokens -> embedding(vocab, width)
+  real = tokens != 0
+  group = tokens // 8
+  LINES
+  return x -> linear(vocab) as head
+}"""
+
+
+def masked(*masks: str) -> Model:
+    """A decoder with a layer for each mask."""
+    lines = "\n  ".join(f"x += x -> mha(heads: 2, mask: causal & {mask})" for mask in masks)
+    return archdsl.load(text=MASKED.replace("LINES", lines))
+
+
+def test_every_mask_in_steps() -> None:
+    """But for inputs of a whole text, and keys that are chosen among all, which have no step."""
+    masks = [mask for mask in spelled("real", "group") if mask not in INPUTS]
+    drawn = [str(mask) for mask in MASKS.values() if mask.drawn]
+    model = masked(*(mask for mask in masks if mask not in drawn))
+    found = differences(model, last=True) | torch_differences(model)
+    assert max(found.values()) < 1e-5, found
+    for mask in drawn:
+        with pytest.raises(ArchError, match="E0504"):
+            plan(masked(mask))
 
 
 @pytest.mark.parametrize(

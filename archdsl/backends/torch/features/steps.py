@@ -91,6 +91,8 @@ class StepScope(TorchNodeScope):
             return super().input(i)
         if value in self.lowering.roles.whole:
             return py("{x}[{s}.positions]", x=super().input(i), s=state)
+        if not self._at_all_positions(i):
+            return super().input(i)
         return py("{s}.newest({x})", s=state, x=super().input(i))
 
     def input(self, i: int) -> Tree:
@@ -104,6 +106,12 @@ class StepScope(TorchNodeScope):
         if more:
             return py(f"{{x}}[:{', None' * more}]", x=super().input(i))
         return self.newest(i) if self._is_own_padding(i) else super().input(i)
+
+    def _at_all_positions(self, i: int) -> bool:
+        """Whether an input has the positions of earlier steps, too."""
+        value, node, roles = self.node.inputs[i], self.lowering.declared.get(self.node, self.node), self.lowering.roles
+        kept = value in roles.kept_values or i in roles.kept.get(node, ()) or (node, i) in roles.at_keys
+        return kept or (isinstance(value, Value) and value.dtype == "padding")
 
     def _is_own_padding(self, i: int) -> bool:
         """Whether an input says of all positions so far which are real, and the node reads that of the new ones
