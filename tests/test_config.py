@@ -4,6 +4,7 @@
 numbers."""
 
 import random
+import re
 import sys
 from typing import Any
 
@@ -17,6 +18,7 @@ from archdsl.diagnostics import ArchError
 from archdsl.estimates.counts import total
 from archdsl.ir.conditions import conditions
 from archdsl.ir.dims import expr_text
+from archdsl.ir.weights import weights
 from archdsl.run.load import load_source
 
 
@@ -107,7 +109,8 @@ def spec(hypers: str, body: str) -> str:
 @pytest.mark.parametrize("name", BODIES)
 def test_what_was_decided_is_recorded(name: str) -> None:
     hypers, body, wanted = BODIES[name]
-    plain = [c for c in of(spec(hypers, body)) if not c.startswith("minimum") and c not in ("n >= 1", "k >= 1")]
+    of_fields = ("n >= 1", "k >= 1", "n % 1 == 0", "k % 1 == 0")
+    plain = [c for c in of(spec(hypers, body)) if not c.startswith("minimum") and c not in of_fields]
     assert plain == wanted
 
 
@@ -238,16 +241,93 @@ def test_long_conditions_are_asserted() -> None:
 
 
 def test_sizes_are_whole_numbers() -> None:
-    """24.0 is 24; what is no whole number is refused by its name. Other numbers may be any, as with `--set`."""
+    """What is no whole number is refused by its name. Other numbers may be any, as with `--set`."""
     body = "x = x -> linear(n) -> linear(8)\n assert k >= 1\n return x * k * j"
     made = config(spec("n = 24, k = 2, j = 2", body))
-    assert repr(made(n=24.0)) == repr(made())
     assert made(k=2.5, j=-0.5).k == 2.5
-    for wrong in (24.5, "24", 0, -3, 0.0):
+    for wrong in (24.0, 24.5, "24", None, 0, -3):
         with pytest.raises(AssertionError, match="n must be a whole number of at least 1"):
             made(n=wrong)
     with pytest.raises(AssertionError, match="k must be at least 1"):
         made(k=0.5)
+
+
+def test_true_false_words_and_none_are_fields() -> None:
+    """The graph is built for them: another value is refused by its name, and `--set` takes it."""
+    choices = "tied: bool = false, how: word = pre, most: int = none"
+    text = spec(f"n = 3, {choices}", "return if tied then x -> linear(n) -> linear(8) else x")
+    made = config(text)
+    assert (made().tied, made().how, made().most) == (False, "pre", None)
+    for wrong, said in (
+        ({"tied": True}, "tied == False"),
+        ({"how": "post"}, "how == pre"),
+        ({"most": 3}, "most == None"),
+    ):
+        with pytest.raises(AssertionError, match=f"the graph depends on {said}"):
+            made(**wrong)
+    assert total(archdsl.load(text=text, set={"tied": "true"})) > total(archdsl.load(text=text)) == 0
+
+
+EXPRESSIONS = """
+n; n * k; n * k / 2; n * 3 / 2; n / k; -n; -n // k + 9; n - k; ceil(n / k); ceil(n * 0.75); n // k * k; n % k + 1;
+ratio * n; gain * n; gain * k * n; ceil(gain * n); floor(gain * n); gain * n // k; n ** 2 / k; maximum(n, k);
+minimum(n, 3 * k) / k; abs(n - 2 * k) + 1; n + k / 2; 2 * n // 3 * k; if tied then n else k
+"""
+SPOTS = {
+    "a size": "return x -> linear({e}) as a -> linear(8) as b",
+    "a count": "for i in {e} {{ x = x -> linear(8) }}\n return x",
+    "a loop of blocks": "for i in k {{ x = x -> scaled({e} * (i + 1) / k) }}\n return x",
+    "a loop of sizes": "for i in 2 {{ let t = {e} * (i + 1)\n x = x -> wide(t) }}\n return x",
+    "a factor": "return (x -> linear(8)) * ({e})",
+}
+CHANGES = (
+    {"n": 12},
+    {"n": 5},
+    {"n": -4},
+    {"n": 8.5},
+    {"k": 2},
+    {"k": 8.0},
+    {"gain": 1.5},
+    {"ratio": 2.5},
+    {"tied": True},
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spot", SPOTS)
+def test_a_config_builds_what_set_counts_or_names_the_field(spot: str) -> None:
+    built = 0
+    for e in EXPRESSIONS.split(";"):
+        text = f"""
+        block scaled(s: number)(x: [batch, time, width]) -> [batch, time, width] {{ return (x -> linear(width)) * s }}
+        block wide(s)(x: [batch, time, width]) -> [batch, time, width] {{
+          return x -> linear(s) as a -> linear(width) as b
+        }}
+        model m(n = 8, k = 4, gain = 2.5, ratio = 2, tied: bool = false)(x: [batch, time, 8]) {{
+          {SPOTS[spot].format(e=f"({e.strip()})")}
+        }}"""
+        try:
+            made: Any = load_source(emit(archdsl.load(text=text, allow_noncausal=True)))
+        except ArchError:
+            assert e.strip() == "-n"  # which is no size
+            continue
+        for change in CHANGES:
+            ((field, value),) = change.items()
+            if field not in re.findall(r"\w+", e):
+                continue
+            try:
+                with torch.device("meta"):
+                    module = made(sys.modules[made.__module__].Config(**change))
+            except AssertionError as problem:
+                refusal = str(problem).partition(": Config(")[0]
+            else:
+                meant = archdsl.load(text=text, set={field: str(value).lower()}, allow_noncausal=True)
+                shapes = {name: tuple(w.shape) for name, w in module.state_dict().items()}
+                assert shapes == {w.path: w.shape for w in weights(meant)}, (e, change)
+                built += 1
+                continue
+            assert field in re.findall(r"\w+", refusal), (e, change, refusal)
+    assert built > 40
 
 
 def test_narrow_heads_behind_a_window() -> None:

@@ -9,6 +9,7 @@ because its factors are.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -21,6 +22,7 @@ from archdsl.ir.closure import instantiated_names
 from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Opaque, Poly, Symbol, Value, Var, divides, free_names, substitute
 from archdsl.ir.graph import Block, CallNode, CheckNode, Condition, Graph, Handle, Model, OpNode
 from archdsl.ir.ranges import NUMBERS, TESTS
+from archdsl.ir.static import EnumValue
 from archdsl.ir.walk import calls_of, every_node
 from archdsl.ir.wording import FIXED_NUMBER, SIZE, WHOLE
 
@@ -55,23 +57,41 @@ def conditions(model: Model) -> tuple[Condition, ...]:
         root.sizes |= {left.name for left, op, right in found if isinstance(left, Var) and _is_size(op, right)}
     kept = _pinned([c for said, c in found.items() if not _follows(said, found)], root.values)
     kept.sort(key=lambda c: _rounds(c.left) or _rounds(c.right))  # what they divide by is not 0
-    counted = root.counted(carried)
-    others = [
-        Var(name) for name in root.values if name in root.sizes - counted and Var(name) not in {c.left for c in kept}
-    ]
-    kept[:0] = [Condition(name, ">=", ONE, f"{name.name} must be at least 1") for name in others]
+    counted, bounded = root.counted(carried), {c.left for c in kept}
+    for name in map(Var, reversed(root.values)):
+        if name.name in counted - root.sizes:
+            kept.insert(0, Condition(Bin("%", name, ONE), "==", ZERO, f"{name.name} must be a whole number"))
+        elif name.name in root.sizes - counted and name not in bounded:
+            kept.insert(0, Condition(name, ">=", ONE, f"{name.name} must be at least 1"))
     sizes = [Var(name) for name in root.values if name in root.sizes & counted]
     if sizes:
         least = Fn("minimum", tuple(sizes)) if len(sizes) > 1 else sizes[0]
         kept.insert(0, Condition(least, ">=", ONE, SIZES))
-    return tuple(map(_naming, kept))
+    return tuple(kept)
 
 
-def _naming(c: Condition) -> Condition:
-    """The condition with a message that names the field that keeps its number."""
-    if c.op != "==" or not isinstance(c.left, Var):
-        return c
-    return c._replace(message=c.message.replace("this number", f"{c.left.name} == {dims.expr_text(c.right)}"))
+def named_message(c: Condition) -> str:
+    """Return the message of a condition on fields, with the condition where the text names none of them."""
+    if c.message == SIZES:
+        return c.message
+    left, op, right = c.left, c.op, c.right
+    if isinstance(left, Fn) and op == "<" and isinstance(difference := left.args[0], Bin):  # abs(a - b) < 1e-9
+        left, op, right = difference.left, "==", difference.right
+    names = sorted({*free_names(left), *free_names(right)})
+    text = f"{dims.expr_text(left)} {op} {dims.expr_text(right)}"
+    text = text if len(text) <= LONGEST else " and ".join(names)
+    if "this number" in c.message:
+        return c.message.replace("this number", text)
+    named = not {*names}.isdisjoint(re.findall(r"\w+", c.message))
+    return c.message if named else f"{text}: {c.message}"
+
+
+def choices(model: Model) -> dict[str, bool | str | None]:
+    """Return the hyper-parameters of a model that are no numbers but true, false, a word or none, as Python values by
+    name. The graph is built for them."""
+    blocks = {h.name for h in model.block.header.hypers or () if h.kind == "block"}
+    values = {n: v.name if isinstance(v, EnumValue) else v for n, v in model.block.hypers.items() if n not in blocks}
+    return {n: v for n, v in values.items() if v is None or isinstance(v, bool | str)}
 
 
 def longest_sequence(graph: Graph, context: Num) -> dict[str, Expr]:
@@ -258,6 +278,9 @@ class _Root:
             assert isinstance(condition.left, Bin)
             text = dims.expr_text(self._expanded(condition.left.left))
             return ROUNDED.format(text if len(text) <= LONGEST else "a product")
+        if condition.message == WHOLE and isinstance(condition.left, Bin):
+            text = dims.expr_text(self._expanded(condition.left.left))
+            return f"{text} must be a whole number" if len(text) <= LONGEST else WHOLE
         text = dims.expr_text(self._expanded(condition.left))
         if condition.message == SIZE and not text.isidentifier() and len(text) <= LONGEST:
             return f"{text} must be at least 1"

@@ -43,6 +43,7 @@ class LibraryClasses(Classes):
         super().__init__(self.decoder.outlined.model)
         self.lowering = partial(LibraryLowering, self.decoder)
         self.library_fields = {"tie_word_embeddings": bool(self.decoder.outlined.tie), "use_cache": True}
+        self.choices = {name: v for name, v in self.choices.items() if name not in self.library_fields}
 
     def layers(self, block: Block) -> int:
         return self.decoder.layers(block)

@@ -10,7 +10,7 @@ from archdsl.backends.huggingface.classes import LibraryClasses
 from archdsl.backends.huggingface.lists import ZERO, added, kinds_tree, size
 from archdsl.backends.huggingface.lowering import LAYER_TYPES
 from archdsl.backends.torch.features.parallel import Parallel
-from archdsl.backends.torch.module import CONFIG, SELF, _as_written
+from archdsl.backends.torch.module import CONFIG, SELF, _as_written, choice_fields
 from archdsl.backends.torch.numbers import Numbers
 from archdsl.backends.torch.python import field_name, lines_laid_out
 from archdsl.backends.torch.tree import PyNode, substituted, unparse, words
@@ -186,6 +186,7 @@ class LibraryConfig:
         for name, value in self.fields.items():
             kind = "int" if isinstance(value.value, int) else "float"
             found.append(f"    {field_name(name)}: {kind} = {_as_written(value)}")
+        found += choice_fields(self.classes.choices)
         found += [f"    {name}: bool = {value}" for name, value in self.classes.library_fields.items()]
         if demands:
             found += ["", "    def __post_init__(self, **kwargs: Any) -> None:"]

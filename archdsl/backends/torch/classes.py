@@ -41,6 +41,7 @@ from archdsl.backends.torch.tree import (
     word,
 )
 from archdsl.ir import dims
+from archdsl.ir.conditions import choices
 from archdsl.ir.dims import Expr, Num, Poly
 from archdsl.ir.graph import Block, CallNode, Model, OpNode, Value
 from archdsl.ir.op import Tree
@@ -148,6 +149,7 @@ class Classes:
         self.kinds_known = False
         """Whether all blocks have been grouped: then it is known which masks need no tensor in any block of a class."""
         self.config = {f.name: f.value for f in model.config}
+        self.choices = choices(model)
         self.checkpointed: frozenset[CallNode] = frozenset()
         """Calls of layers that the backward pass computes again."""
         self.divided: frozenset[OpNode] = frozenset()

@@ -45,15 +45,15 @@ from archdsl.diagnostics.source import printable
 from archdsl.estimates.counts import total
 from archdsl.ir import dims
 from archdsl.ir.command import compile_command, shell_lines
-from archdsl.ir.conditions import BACKWARDS, SIZES, conditions
-from archdsl.ir.dims import Expr, Lit, Num, Poly, Var
+from archdsl.ir.conditions import BACKWARDS, ONE, SIZES, conditions, named_message
+from archdsl.ir.dims import Bin, Expr, Lit, Num, Poly, Var
 from archdsl.ir.graph import Block, Condition, Model
 from archdsl.ir.op import Tree
 from archdsl.ir.paths import RESERVED
 from archdsl.ir.ranges import NUMBERS
 from archdsl.ir.walk import block_tensors
 from archdsl.ir.weights import weights
-from archdsl.ir.wording import WRITTEN_OUT
+from archdsl.ir.wording import FIXED_NUMBER, WRITTEN_OUT
 from archdsl.version import __version__
 
 SELF, CONFIG = word("self"), word("config")
@@ -158,7 +158,8 @@ class FileWriter:
         for name, value in self.classes.config.items():
             kind = "int" if isinstance(value.value, int) else "float"
             found.append(f"    {field_name(name)}: {kind} = {_as_written(value)}")
-        if not self.classes.config:
+        found += choice_fields(self.classes.choices)
+        if len(found) == 2:
             found.append('    """The spec has no numbers to set."""')
         return "\n".join([*found, *self._demands()])
 
@@ -194,11 +195,15 @@ class FileWriter:
         bounds: dict[tuple[str, str], list[tuple[str, str]]] = {}
         lines: list[str] = []
         for c, a, b in self.demands:
-            if c.message == SIZES and self.all_are_fields:
+            if c.message == SIZES:
                 lines += self._sizes([field_name(name) for name in dims.free_names(c.left)])
                 continue
+            if _is_whole(c):
+                (name,) = map(field_name, dims.free_names(c.left))
+                lines += _assertion(f"isinstance(self.{name}, int)", self.message(c.message))
+                continue
             left, right = text(a), text(b)
-            bounds.setdefault((left, c.message), []).append((c.op, right))
+            bounds.setdefault((left, named_message(c)), []).append((c.op, right))
         for (left, message), found in bounds.items():
             if [op[0] for op, _ in found] == [">", "<"]:
                 (low, least), (high, most) = found
@@ -206,24 +211,50 @@ class FileWriter:
                 continue
             for op, right in found:
                 lines += _assertion(f"{left} {op} {right}", self.message(message), f'"{quoted(message)}"')
+        for name, value in self.classes.choices.items():
+            test = f"self.{field_name(name)} {'==' if isinstance(value, str) else 'is'} {literal(value)}"
+            message = FIXED_NUMBER.replace("this number", f"{name} == {value}")
+            lines += _assertion(test, self.message(message), f'"{quoted(message)}"')
         return ["", "    def __post_init__(self) -> None:", *lines] if lines else []
 
     def _sizes(self, names: Sequence[str]) -> list[str]:
-        """The lines that make whole numbers of the Config's sizes, and assert that they are."""
-        others = [name for name in map(field_name, self.classes.config) if name not in names]
-        if not others:
-            loop = ["for name, size in vars(self).items():"]
-        elif len(others) < len(names):
-            shown = ", ".join(f'"{name}"' for name in others)
-            loop = [f"for name in vars(self).keys() - {{{shown}}}:", "    size = getattr(self, name)"]
+        """The lines that assert that the Config's sizes are whole numbers of at least 1."""
+        others = [f'"{name}"' for name in map(field_name, self.fields) if name not in names]
+        message = self.message("NAME must be a whole number of at least 1").replace("NAME", "{name}")
+        check = f"assert isinstance(size, int) and size >= 1, {'' if message[0] == 'f' else 'f'}{message}"
+        if self.all_are_fields and not others:
+            return ["        for name, size in vars(self).items():", f"            {check}"]
+        if self.all_are_fields and len(others) < len(names):
+            test = f"name != {others[0]}" if len(others) == 1 else f"name not in ({', '.join(others)})"
+            head = ["for name, size in vars(self).items():", f"    if {test}:", f"        {check}"]
         else:
             shown = ", ".join(f'"{name}"' for name in names)
-            loop = [f"for name in ({shown}{',' * (len(names) == 1)}):", "    size = getattr(self, name)"]
-        checks = [
-            '    assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"',
-            "    setattr(self, name, int(size))  # 24.0 is 24",
-        ]
-        return [f"        {line}" for line in (*loop, *checks)]
+            loop = f"for name in ({shown}{',' * (len(names) == 1)}):"
+            head = [loop, "    size = getattr(self, name)", f"    {check}"]
+        return [f"        {line}" for line in head]
+
+    @property
+    def fields(self) -> Iterable[str]:
+        """Names of the spec that are fields of the Config."""
+        return [*self.classes.config, *self.classes.choices]
+
+
+def choice_fields(choices: Mapping[str, bool | str | None]) -> list[str]:
+    """The lines of a Config that give its fields that are no numbers."""
+    return [
+        f"    {field_name(n)}: {type(v).__name__ if v is not None else 'None'} = {literal(v)}"
+        for n, v in choices.items()
+    ]
+
+
+def literal(value: bool | str | None) -> str:
+    """A value that is no number as Python writes it."""
+    return f'"{quoted(value)}"' if isinstance(value, str) else str(value)
+
+
+def _is_whole(c: Condition) -> bool:
+    """Whether a condition says that a field is a whole number, which for Python is one of another type."""
+    return c.op == "==" and isinstance(c.left, Bin) and isinstance(c.left.left, Var) and c.left.right == ONE
 
 
 class ClassWriter:

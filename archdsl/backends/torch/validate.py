@@ -714,6 +714,9 @@ class Validator:
         for name, value in self.classes.library_fields.items():
             if fields.pop(name, None) != value:
                 raise InvalidError(f"the Config's `{name}` is not {value}")
+        for name, choice in self.classes.choices.items():
+            if fields.pop(field_name(name), ...) != choice:
+                raise InvalidError(f"the Config's `{name}` is not {choice}")
         meant = {field_name(f.name): f.value.value for f in self.model.config}
         if fields.keys() != meant.keys():
             raise InvalidError("the Config has other fields")

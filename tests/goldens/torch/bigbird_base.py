@@ -23,10 +23,9 @@ class Config:
     context: int = 4096
 
     def __post_init__(self) -> None:
-        for name in vars(self).keys() - {"layers"}:
-            size = getattr(self, name)
-            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
-            setattr(self, name, int(size))  # 24.0 is 24
+        for name, size in vars(self).items():
+            if name != "layers":
+                assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
         assert self.layers == 12, f"`forward` is written for layers == 12: compile again with --set: {self}"
         assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
 

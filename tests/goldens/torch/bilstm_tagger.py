@@ -17,12 +17,14 @@ class Config:
     hidden: int = 300
     layers: int = 1
     labels: int = 9
+    both_ways: bool = True
 
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
-            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
-            setattr(self, name, int(size))  # 24.0 is 24
+            if name != "both_ways":
+                assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
         assert self.layers == 1, f"`forward` is written for layers == 1: compile again with --set: {self}"
+        assert self.both_ways is True, f"the graph depends on both_ways == True: compile again with --set: {self}"
 
 
 class LSTM(nn.Module):

@@ -20,10 +20,9 @@ class Config:
     kernel: int = 3
 
     def __post_init__(self) -> None:
-        for name in vars(self).keys() - {"depth"}:
-            size = getattr(self, name)
-            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
-            setattr(self, name, int(size))  # 24.0 is 24
+        for name, size in vars(self).items():
+            if name != "depth":
+                assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
         assert self.kernel == 3, f"the graph depends on kernel == 3: compile again with --set: {self}"
         assert self.depth == 5, f"`forward` is written for depth == 5: compile again with --set: {self}"
 

@@ -21,10 +21,9 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
-            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
-            setattr(self, name, int(size))  # 24.0 is 24
+            assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
         assert self.width * (((self.features - 1) // 2 + 1 - 1) // 2 + 1) == self.width * -(-self.features // 4), (
-            f"the result of `conv_subsampling` has the shape that is written: {self}"
+            f"features and width: the result of `conv_subsampling` has the shape that is written: {self}"
         )
         assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
         assert self.width % 2 == 0, f"the width must be even: half are sines, half cosines: {self}"

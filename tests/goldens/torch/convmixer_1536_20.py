@@ -20,19 +20,18 @@ class Config:
     classes: int = 1000
 
     def __post_init__(self) -> None:
-        for name in vars(self).keys() - {"kernel"}:
-            size = getattr(self, name)
-            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
-            setattr(self, name, int(size))  # 24.0 is 24
+        for name, size in vars(self).items():
+            if name != "kernel":
+                assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
         assert self.kernel >= 1, f"kernel must be at least 1: {self}"
-        assert self.image > self.patch - 1, f"the kernel must not be longer than its input: {self}"
+        assert self.image > self.patch - 1, f"image > patch - 1: the kernel must not be longer than its input: {self}"
         assert (self.kernel - 1) % 2 == 0, (
             f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
         )
         assert self.image // self.patch + 2 * ((self.kernel - 1) // 2) > self.kernel - 1, (
             f"the kernel must not be longer than its input: {self}"
         )
-        assert self.image // self.patch >= 1, f"the kernel must not be longer than its input: {self}"
+        assert self.image // self.patch >= 1, "image // patch >= 1: the kernel must not be longer than its input"
 
 
 class ConvmixerLayer(nn.Module):

@@ -16,12 +16,14 @@ class Config:
     hidden: int = 250
     features: int = 123
     classes: int = 62
+    both_ways: bool = True
 
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
-            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
-            setattr(self, name, int(size))  # 24.0 is 24
+            if name != "both_ways":
+                assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
         assert self.layers == 3, f"`forward` is written for layers == 3: compile again with --set: {self}"
+        assert self.both_ways is True, f"the graph depends on both_ways == True: compile again with --set: {self}"
 
 
 class PeepholeLSTM(nn.Module):

@@ -34,13 +34,12 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
-            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
-            setattr(self, name, int(size))  # 24.0 is 24
+            assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
         assert self.top_k <= self.experts, f"top_k must be at most the number of experts: {self}"
         assert self.top_k * self.groups <= self.top_groups * self.experts, "the best groups must have top_k experts"
         assert self.groups >= 2, f"`groups > 1` was decided by these numbers: compile again with --set: {self}"
         assert self.top_groups <= self.groups, f"the number of groups kept must be at most the number of groups: {self}"
-        assert self.rope_dim % 2 == 0, f"rope needs an even number of channels: {self}"
+        assert self.rope_dim % 2 == 0, f"rope_dim % 2 == 0: rope needs an even number of channels: {self}"
         assert self.experts % self.groups == 0, f"experts must be a multiple of groups: {self}"
         assert self.experts // self.groups >= 2, "`top2` needs two experts in every group; `score: max` needs one"
 

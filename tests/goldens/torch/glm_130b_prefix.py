@@ -25,10 +25,9 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
-            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
-            setattr(self, name, int(size))  # 24.0 is 24
+            assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
         assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
-        assert self.width % (2 * self.heads) == 0, f"rope needs an even number of channels: {self}"
+        assert self.width % (2 * self.heads) == 0, "width % (2 * heads) == 0: rope needs an even number of channels"
         assert self.layers * self.layers % 2 == 0, "layers ** 2 / 2 must be a whole number: compile again with --set"
 
 

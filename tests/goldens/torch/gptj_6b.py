@@ -22,11 +22,12 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
-            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
-            setattr(self, name, int(size))  # 24.0 is 24
-        assert self.rotary * self.heads <= self.width, f"rope turns no more channels than a head has: {self}"
+            assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
+        assert self.rotary * self.heads <= self.width, (
+            f"rotary * heads <= width: rope turns no more channels than a head has: {self}"
+        )
         assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
-        assert self.rotary % 2 == 0, f"rope needs an even number of channels: {self}"
+        assert self.rotary % 2 == 0, f"rotary % 2 == 0: rope needs an even number of channels: {self}"
 
 
 def rope_table(positions: Tensor, head_dim: int, theta: float) -> Tensor:

@@ -20,12 +20,14 @@ class Config:
     context: int = 512
     rank: int = 128
     vocab: int = 50_265
+    sharing: str = "layerwise"
 
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
-            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
-            setattr(self, name, int(size))  # 24.0 is 24
+            if name != "sharing":
+                assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
         assert self.width % self.heads == 0, f"the width must be a multiple of heads: {self}"
+        assert self.sharing == "layerwise", "the graph depends on sharing == layerwise: compile again with --set"
 
 
 class OverTime(nn.Module):

@@ -24,11 +24,10 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
-            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
-            setattr(self, name, int(size))  # 24.0 is 24
+            assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
         assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
         assert self.heads % self.kv_heads == 0, f"heads must be a multiple of kv_heads: {self}"
-        assert self.width % (2 * self.heads) == 0, f"rope needs an even number of channels: {self}"
+        assert self.width % (2 * self.heads) == 0, "width % (2 * heads) == 0: rope needs an even number of channels"
 
 
 def rope_frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:

@@ -18,10 +18,9 @@ class Config:
     rate: int = 0
 
     def __post_init__(self) -> None:
-        for name in vars(self).keys() - {"rate"}:
-            size = getattr(self, name)
-            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
-            setattr(self, name, int(size))  # 24.0 is 24
+        for name, size in vars(self).items():
+            if name != "rate":
+                assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
         assert self.rate == 0, f"`dropout` was compiled for rate == 0: compile again with --set: {self}"
 
 

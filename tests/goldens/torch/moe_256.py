@@ -22,14 +22,15 @@ class Config:
     vocab: int = 793_471
 
     def __post_init__(self) -> None:
-        for name in vars(self).keys() - {"groups"}:
-            size = getattr(self, name)
-            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
-            setattr(self, name, int(size))  # 24.0 is 24
+        for name, size in vars(self).items():
+            if name != "groups":
+                assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
         assert self.groups == 0, f"`groups == 0` was decided by these numbers: compile again with --set: {self}"
         assert self.top_k <= self.experts, f"top_k must be at most the number of experts: {self}"
         assert self.top_k < self.experts, "`k < experts` was decided by these numbers: compile again with --set"
-        assert self.top_k + 1 <= self.experts, f"k of `topk` must be at most the length of the axis: {self}"
+        assert self.top_k + 1 <= self.experts, (
+            f"top_k + 1 <= experts: k of `topk` must be at most the length of the axis: {self}"
+        )
 
 
 class Noise(nn.Module):

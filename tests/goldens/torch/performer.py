@@ -23,10 +23,9 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
-            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
-            setattr(self, name, int(size))  # 24.0 is 24
+            assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
         assert self.features * self.heads == 4 * self.width, (
-            f"`forward` is written for this number: compile again with --set: {self}"
+            f"`forward` is written for features * heads == 4 * width: compile again with --set: {self}"
         )
         assert self.width % 2 == 0, f"the width must be even: half are sines, half cosines: {self}"
         assert self.width % self.heads == 0, f"the width must be a multiple of heads: {self}"

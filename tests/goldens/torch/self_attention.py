@@ -15,11 +15,13 @@ class Config:
     width: int = 512
     d_k: int = 64
     d_v: int = 128
+    masked: bool = False
 
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
-            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
-            setattr(self, name, int(size))  # 24.0 is 24
+            if name != "masked":
+                assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
+        assert self.masked is False, f"the graph depends on masked == False: compile again with --set: {self}"
 
 
 class AttentionHead(nn.Module):

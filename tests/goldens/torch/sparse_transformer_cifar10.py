@@ -23,10 +23,10 @@ class Config:
     vocab: int = 256
 
     def __post_init__(self) -> None:
-        for name in vars(self).keys() - {"narrow", "dropout"}:
-            size = getattr(self, name)
-            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
-            setattr(self, name, int(size))  # 24.0 is 24
+        for name, size in vars(self).items():
+            if name not in ("narrow", "dropout"):
+                assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
+        assert isinstance(self.narrow, int), f"narrow must be a whole number: {self}"
         assert 0 <= self.dropout < 1, f"dropout must be at least 0 and less than 1: {self}"
         assert self.narrow != 0, f"`width / narrow` must not divide by 0: {self}"
         assert self.width / self.narrow / self.heads >= 1, f"width / narrow / heads must be at least 1: {self}"

@@ -22,10 +22,9 @@ class Config:
     depth: int = 10
 
     def __post_init__(self) -> None:
-        for name in vars(self).keys() - {"stacks", "depth"}:
-            size = getattr(self, name)
-            assert size == int(size) >= 1, f"{name} must be a whole number of at least 1: {self}"
-            setattr(self, name, int(size))  # 24.0 is 24
+        for name, size in vars(self).items():
+            if name not in ("stacks", "depth"):
+                assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
         assert self.stacks == 3, f"`forward` is written for stacks == 3: compile again with --set: {self}"
         assert self.depth == 10, f"`forward` is written for depth == 10: compile again with --set: {self}"
 
