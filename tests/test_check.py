@@ -33,7 +33,7 @@ error[E0401]: `head_dim` of `mha` is width / heads, and width = 64 is not a mult
 8 |   width:   64
   |            -- width = 64 comes from here
   |
-  = help: 4 and 8 would fit
+  = help: heads = 4 or heads = 8 would fit
 
 error[E0206]: unknown name `lmm`
   --> wrong.arch:10:12
@@ -49,7 +49,7 @@ wrong.arch:10:12: error[E0206]: unknown name `lmm`
 """
 GITHUB = """\
 ::error file=wrong.arch,line=2,endLine=2,col=14,endColumn=27,title=E0401::`head_dim` of `mha` is width / heads, and \
-width = 64 is not a multiple of heads = 7%0Ahelp: 4 and 8 would fit
+width = 64 is not a multiple of heads = 7%0Ahelp: heads = 4 or heads = 8 would fit
 ::error file=wrong.arch,line=10,endLine=10,col=12,endColumn=15,title=E0206::unknown name `lmm`%0Ahelp: did \
 you mean `mlm`?
 """
@@ -71,7 +71,7 @@ JSON = [
             {**place(2, 25, 26), "text": "heads = 7 comes from here"},
         ],
         "notes": [],
-        "help": "4 and 8 would fit",
+        "help": "heads = 4 or heads = 8 would fit",
     },
     {
         "code": "E0206",

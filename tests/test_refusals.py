@@ -20,6 +20,11 @@ OPTIONS = {
     "estimate tiny.arch --mesh dp=2 --checkpoint-every 2": "--checkpoint",
     "weights tiny.arch --from hf x.safetensors --weights y.safetensors -o z": "--to",
 }
+MEANT = {
+    "estimate tiny.arch --dtype bf16": "did you mean bfloat16?",
+    "estimate tiny.arch --batch x": "it takes a whole number",
+    "estimate tiny.arch --set layers=2 width=64": "--set takes one setting and is repeated: --set width=64",
+}
 SAMPLING = {
     "--device meta": "there is no device `meta`",
     "--temperature 1e-40": "at least 0.001",
@@ -52,6 +57,21 @@ def test_sampling_that_chooses_no_token(options: str, folder: Path) -> None:
     prompt = [] if "--prompt" in options else ["--prompt", "1"]
     status, said = run("generate", "tiny.arch", *prompt, *options.split())
     assert (status, SAMPLING[options] in said) == (2, True), said
+
+
+@pytest.mark.parametrize("command", MEANT)
+def test_what_was_meant_is_said(command: str, folder: Path) -> None:
+    status, said = run(*command.split())
+    assert status == 2
+    assert MEANT[command] in " ".join(said.replace("│", " ").split())
+
+
+def test_a_sequence_beyond_the_context_names_it(folder: Path) -> None:
+    for command in ("estimate", "run"):
+        status, said = run(command, "tiny.arch", "--seq", "5000")
+        assert status == 2, said
+        assert "context = 16" in said
+        assert "`--seq 16` is the longest; `--set context=5000` takes this one" in said
 
 
 def too_deep() -> None:

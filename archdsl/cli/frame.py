@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TypeVar, 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from archdsl.diagnostics import REPORT, ArchError, Diagnostic, InternalError
+from archdsl.diagnostics import REPORT, ArchError, Diagnostic, InternalError, nearest
 from archdsl.diagnostics.exhausted import exhausted
 from archdsl.diagnostics.source import printable
 from archdsl.signals import TerminatedError, watch
@@ -39,6 +39,10 @@ RENAMED = {
 """Options that other commands or versions have, and what a command without them has instead."""
 
 
+NUMBERS = {"integer": "a whole number", "number": "a number"}
+"""What pydantic calls kinds of numbers, and what people do."""
+
+
 class Command(TyperCommand):
     """A command whose help shows no type beside a flag, and which knows what an option was called elsewhere."""
 
@@ -53,7 +57,23 @@ class Command(TyperCommand):
             if type(problem).__name__ == "NoSuchOption" and any(instead in p.opts for p in self.params):
                 problem.message += f"; did you mean {instead}?"  # type: ignore[attr-defined]
                 problem.possibilities = None  # type: ignore[attr-defined]
+            elif hasattr(problem, "message"):
+                problem.message = self._plain(problem.message)
             raise
+
+    def _plain(self, message: str) -> str:
+        """Return what typer says of an argument without the names of its classes, and with what was probably meant."""
+        message = message.removeprefix("Value error, ")
+        if choice := re.fullmatch(r"'(.*)' is not one of (.*)\.", message):
+            near = nearest(choice[1], re.findall(r"'([^']+)'", choice[2]))
+            return f"{message[:-1]}; did you mean {near}?" if near else message
+        for number, words in NUMBERS.items():
+            if message.startswith(f"Input should be a valid {number}, "):
+                return f"it takes {words}"
+        extra = re.fullmatch(r"Got unexpected extra arguments?(?:\(s\))? \((\w+=\S+).*\)", message)
+        if extra and any("--set" in p.opts for p in self.params):
+            return f"{message}; --set takes one setting and is repeated: --set {extra[1]}"
+        return message
 
 
 class CommandGroup(TyperGroup):

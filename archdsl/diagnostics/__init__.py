@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from archdsl.diagnostics.findings import Diagnostic as Diagnostic
 from archdsl.diagnostics.findings import Label as Label
+from archdsl.diagnostics.findings import Proposal as Proposal
 from archdsl.diagnostics.findings import shortened as shortened
 from archdsl.diagnostics.source import Span
 
@@ -138,6 +139,13 @@ KNOWN_AS = {
     "tieweights": ("tied",),
     "tiewordembeddings": ("tied",),
     "tie": ("tied",),
+    "bf16": ("bfloat16",),
+    "fp16": ("float16",),
+    "f16": ("float16",),
+    "half": ("float16",),
+    "fp32": ("float32",),
+    "f32": ("float32",),
+    "float": ("float32",),
     "cat": ("concat",),
     "view": ("rearrange",),
     "reshape": ("rearrange",),

@@ -21,6 +21,15 @@ class Label(Frozen):
     text: str
 
 
+class Proposal(Frozen):
+    """Other values for a number of a spec or of `--set`, which may be right or not: they have to be tried."""
+
+    name: str
+    span: Span
+    """Where the number is written."""
+    values: tuple[int, ...]
+
+
 class Diagnostic(Frozen):
     """One finding. `code` is E…(an error) or W… (a lint)."""
 
@@ -31,6 +40,7 @@ class Diagnostic(Frozen):
     labels: tuple[Label, ...] = ()
     notes: tuple[str, ...] = ()
     help: str = ""
+    proposals: tuple[Proposal, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.message) > LONGEST:

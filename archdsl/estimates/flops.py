@@ -16,7 +16,7 @@ N is what one token meets: of routed experts the chosen ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from fractions import Fraction
 from functools import lru_cache
@@ -31,7 +31,7 @@ from archdsl.estimates.mask_density import count, looks_back, symbolic
 from archdsl.estimates.params import ParamsReport
 from archdsl.estimates.params import estimate as count_parameters
 from archdsl.ir.cost import Amount, Pairs, whole_at
-from archdsl.ir.dims import Num, Poly, add, evaluate, mul
+from archdsl.ir.dims import Lit, Num, Poly, add, evaluate, expr_text, mul
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import CheckNode, Model, Value
 from archdsl.ir.masks import TENSOR_RULES
@@ -403,15 +403,33 @@ def demand_sizes(model: Model, sizes: Sizes) -> None:
         if broken is not None:
             return f"an input's size would be {float(broken):g} at these lengths"
         check = next((c for c in checks if not _holds(c, sizes)), None)
-        shown = ", ".join(f"{name} = {n:,}" for name, n in sizes.items())
-        return "" if check is None else f"the model refuses these sizes ({shown}): {check.message}"
+        if check is None:
+            return ""
+        numbers = [f"{name} = {n:,}" for name, n in sizes.items()]
+        fixed = [n for n in (check.left, check.right) if n.static and not isinstance(n.expr, Lit)]
+        limits = "".join(f", and {expr_text(n.expr)} = {_at(n, sizes):,}" for n in fixed)
+        return f"the model refuses these sizes ({', '.join(numbers)}): {check.message}{limits}"
 
     said = refused(sizes)
     if said:
-        length = max((n for name, n in sizes.items() if name != "batch"), default=1)
-        near = (n for d in range(1, NEAR + 1) for n in (length - d, length + d) if n > 0)
-        fits = next((n for n in near if not refused({k: v if k == "batch" else n for k, v in sizes.items()})), None)
-        raise error("E0503", said, help=f"`--seq {fits}` fits" if fits else "give another `--seq`")
+        raise error("E0503", said, help=_fitting(model, checks, sizes, refused))
+
+
+def _fitting(model: Model, checks: Sequence[CheckNode], sizes: Sizes, refused: Callable[[Sizes], str]) -> str:
+    """Return the nearest sequence length that a model takes, and the setting with which it takes this one."""
+
+    def fits(length: int) -> bool:
+        return length > 0 and not refused({k: v if k == "batch" else length for k, v in sizes.items()})
+
+    length = max((n for name, n in sizes.items() if name != "batch"), default=1)
+    broken = next((c for c in checks if c.op == "<=" and c.right.static and not _holds(c, sizes)), None)
+    if broken is not None and fits(limit := int(_at(broken.right, sizes))):
+        name = expr_text(broken.right.expr)
+        settable = any(f.name == name and f.value.value == limit for f in model.config)
+        longer = f"; `--set {name}={_at(broken.left, sizes)}` takes this one" if settable else ""
+        return f"`--seq {limit}` is the longest{longer}"
+    near = next((n for d in range(1, NEAR + 1) for n in (length - d, length + d) if fits(n)), None)
+    return f"`--seq {near}` fits" if near else "give another `--seq`"
 
 
 def _holds(check: CheckNode, sizes: Sizes) -> bool:

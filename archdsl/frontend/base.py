@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from archdsl.diagnostics import ArchError, Diagnostic, error
+from archdsl.diagnostics import ArchError, Diagnostic, Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.block_builder import BlockBuilder, Hoisted, ModelInput
 from archdsl.frontend.modules import SpecModule, words
@@ -111,8 +111,10 @@ class Elaboration(ABC):
     def not_a_tensor(self, name: str, scope: Scope, span: Span) -> None:
         """Raises E0202 where a static thing would take the name of a tensor, which loops carry from iteration to
         iteration."""
-        if isinstance(scope.get(name), Value):
-            raise error("E0202", f"`{name}` is a tensor here already", span, help="choose another name")
+        known = scope.get(name)
+        if isinstance(known, Value):
+            labels = [Label(known.span, "bound here")] if known.span is not None else []
+            raise error("E0202", f"`{name}` is a tensor here already", span, labels=labels, help="choose another name")
 
     # --- what parts ask of later ones ---------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from archdsl.diagnostics import ArchError, Label, error
+from archdsl.diagnostics import ArchError, Diagnostic, Label, Proposal, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder
@@ -103,22 +103,20 @@ class Hypers(Elaboration):
             return error("E0401", text, default.span)
         top, bottom = sides
         span = self.user_spans[-1] if default.span.source.library and self.user_spans else default.span
-        fitting = _divisors_near(top.value, bottom.value)
-        return error(
-            "E0401",
-            f"{what} is {default.span.text}, and {format_number(top)} is not a multiple of {format_number(bottom)}",
-            span,
-            labels=origins([n for n in sides if n.origin is None or not n.origin.source.library], span),
-            help=f"{' and '.join(map(str, fitting))} would fit" if fitting else "",
-        )
+        text = f"{what} is {default.span.text}, and {format_number(top)} is not a multiple of {format_number(bottom)}"
+        labels = origins([n for n in sides if n.origin is None or not n.origin.source.library], span)
+        near = ((bottom, _divisors(top.value)), (top, _multiples(bottom.value, top.value)))
+        proposals = [Proposal(expr_text(n.expr), n.origin, tuple(values)) for n, values in near if n.origin is not None]
+        return ArchError([Diagnostic("E0401", text, span, labels=tuple(labels), proposals=tuple(proposals))])
 
 
-def _divisors_near(number: int, near: int) -> list[int]:
-    """The divisors of a number below and above another."""
-    reach = range(1, min(number, 4096) + 1)
-    below = [n for n in reach if n < near and number % n == 0]
-    above = [n for n in reach if n > near and number % n == 0]
-    return [*below[-1:], *above[:1]]
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, min(number, 4096) + 1) if number % n == 0]
+
+
+def _multiples(number: int, near: int) -> list[int]:
+    """Multiples of a number on both sides of another, the even ones too: heads with rotary embeddings are even."""
+    return sorted({n for of in (number, 2 * number) for n in (near // of * of, (near // of + 1) * of) if n > 0})
 
 
 def _by_name(problem: ArchError, free: Sequence[str], where: Span) -> ArchError:

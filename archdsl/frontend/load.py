@@ -6,7 +6,7 @@ Nothing here loads the compiler before it is asked.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error
 
 if TYPE_CHECKING:
-    from archdsl.diagnostics.source import Source
+    from archdsl.diagnostics.source import Source, Span
     from archdsl.frontend.modules import SpecModule
     from archdsl.ir.graph import Model
     from archdsl.syntax import ast
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Settings = Mapping[str, "str | int | float | bool"]
 
 _COMPILED = re.compile(r"^(model|variant)[ \t]+([^\W\d]\w*)", re.MULTILINE)
+TRIED = 4
+"""How many of the values that may cure an error are tried on each side of the one that was given."""
+
 _COMMENT = re.compile(r"\A(?:[ \t]*#[^\n]*\n)*")
 
 
@@ -257,7 +260,11 @@ def load(
     """Read, elaborate and check a spec: `archdsl.load`, without registering how a model is shown."""
     if is_model(spec) and text is None and model is None and not set:
         return spec
-    return load_found(*request_of(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal))
+    request = request_of(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
+    try:
+        return load_found(*request)
+    except ArchError as problem:
+        raise ArchError(_with_values(problem.diagnostics, request.spec, request.set)) from None
 
 
 def load_found(spec: Spec, set: Settings | None = None, allow_noncausal: bool = False) -> Model:
@@ -276,6 +283,44 @@ def _build(module: SpecModule, name: str | None, set: Settings | None) -> Model:
     from archdsl.frontend.root import Elaborator
 
     return Elaborator(module).build(name, {k: setting_text(v) for k, v in (set or {}).items()})
+
+
+def _with_values(diagnostics: Sequence[Diagnostic], spec: Spec, set: Settings | None) -> list[Diagnostic]:
+    """Return the findings; those with proposals offer the nearest values on both sides with which the model can be
+    built, but for what else was found."""
+    return [_with_value(d, [o for o in diagnostics if o is not d], spec, set or {}) for d in diagnostics]
+
+
+def _with_value(finding: Diagnostic, others: Sequence[Diagnostic], spec: Spec, set: Settings) -> Diagnostic:
+    known = {(d.code, d.message) for d in others}
+    # What was set on the command line first: it is what the user was about to change.
+    for proposal in sorted(finding.proposals, key=lambda p: p.span.source.name != "--set"):
+        span, was = proposal.span, proposal.span.text.replace("_", "")
+        if not was.isdecimal():
+            continue
+
+        def fits(value: int, span: Span = span) -> bool:
+            tried, settings, source = spec, set, span.source
+            if source.name == "--set":
+                settings = {k: value if setting_text(v) == source.text else v for k, v in set.items()}
+            elif source == spec.source:
+                text = source.text[: span.start] + str(value) + source.text[span.end :]
+                tried = spec._replace(source=replace(source, text=text))
+            else:
+                return False
+            try:
+                _build(module_of(tried), spec.model, settings)
+            except ArchError as problem:
+                return {(d.code, d.message) for d in problem.diagnostics} <= known
+            return True
+
+        below = sorted((n for n in proposal.values if n < int(was)), reverse=True)[:TRIED]
+        above = sorted(n for n in proposal.values if n > int(was))[:TRIED]
+        values = [next(filter(fits, side), None) for side in (below, above)]
+        offered = [f"{proposal.name} = {n}" for n in values if n is not None]
+        if offered:
+            return replace(finding, help=f"{' or '.join(offered)} would fit")
+    return finding
 
 
 def module_of(spec: Spec) -> SpecModule:
@@ -332,7 +377,7 @@ def check_found(spec: Spec, set: Settings | None = None, allow_noncausal: bool =
             model = _build(module, name, set)
             said = [*model.diagnostics, *([] if allow_noncausal else prove(model)), *lints(model, module)]
         except ArchError as problem:
-            said = list(problem.diagnostics)
+            said = _with_values(problem.diagnostics, spec._replace(model=name), set)
         for d in said:
             place = (d.span.source.name, d.span.start, d.span.end) if d.span is not None else None
             found.setdefault((d.code, d.message, place), d)

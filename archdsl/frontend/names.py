@@ -62,6 +62,9 @@ ELSEWHERE = {
 }
 
 
+BIND_BEFORE = "an iteration of `for` sees what was bound before the loop and changed since: bind `{name}` there"
+
+
 class Names(Primitives):
     """Looks names up."""
 
@@ -85,6 +88,11 @@ class Names(Primitives):
             raise error("E0206", f"`{name}` is {kind_of(found)}: it cannot be applied", span)
         raise self._unknown(name, scope, span)
 
+    def bound_around(self, name: str, span: Span) -> bool:
+        """Whether a loop around a place, of which an iteration is being built, binds a tensor of that name."""
+        around = [s for s in self.turning if s.span.source is span.source and s.span.start <= span.start < s.span.end]
+        return any(name in self.loops[id(s)][0] for s in around)
+
     def _unknown(self, name: str, scope: Scope, span: Span) -> ArchError:
         """What is said of a name that means nothing, the surest guess first."""
         head = name.partition(".")[0]
@@ -93,9 +101,8 @@ class Names(Primitives):
         line = span.source.line(span.line)[: span.column - 1]
         if re.search(r"(^|\s)(//|--|/\*)(\s|$)", line):
             help_ = "a comment starts with `#`"
-        around = [s for s in self.turning if s.span.source is span.source and s.span.start <= span.start < s.span.end]
-        if any(name in self.loops[id(s)][0] for s in around):
-            help_ = f"an iteration of `for` sees what was bound before the loop and changed since: bind `{name}` there"
+        if self.bound_around(name, span):
+            help_ = BIND_BEFORE.format(name=name)
         owner = None if help_ else _model_with(name, scope.module)
         if owner is not None:
             model, hyper = owner

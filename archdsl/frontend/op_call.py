@@ -312,6 +312,10 @@ def _instead(value: Any, kind: str, what: str) -> str:
         return f"write it without quotes: `{value}`"
     if kind == "bool" and isinstance(value, Num) and value.value in (0, 1):
         return "write `true`" if value.value else "write `false`"
+    if kind == "block" and value is True and "norm" in what:
+        return "write the norm itself: `rmsnorm` or `layernorm`"
+    if kind == "block" and value is False:
+        return "write `none`, or leave it out"
     if kind == "added" and isinstance(value, BlockValue | SharedModule):
         return f"`{value.name}` acts inside attention: give it to the layers, in their `position`"
     if what == "the slot `ffn`" and isinstance(value, Num):

@@ -196,7 +196,9 @@ class Elaborator(Bodies):
             kind = stored_kind(param.type) or "float"
             if param.name in scope.vars:
                 help_ = "give the tensor another name"
-                raise error("E0202", f"`{param.name}` is a size or hyper-parameter too", param.span, help=help_)
+                labels = [Label(h.span, "declared here") for h in node.header.hypers or () if h.name == param.name]
+                text = f"`{param.name}` is a size or hyper-parameter too"
+                raise error("E0202", text, param.span, labels=labels, help=help_)
             self._add_input(param, Value(tuple(shape), kind, param.name, param.span, True))
         if not self.inputs:
             help_ = "`model name(…)(tokens: token[batch, time]) { … }`"

@@ -78,7 +78,7 @@ MISSING = object()
 class Scope:
     """Names of one body. A loop's iteration and a comprehension have a scope inside it."""
 
-    __slots__ = ("body", "frame", "in_loop", "module", "parent", "vars")
+    __slots__ = ("body", "frame", "in_loop", "lets", "module", "parent", "vars")
 
     def __init__(self, module: SpecModule, frame: BlockBuilder, body: BodyState, parent: Scope | None = None) -> None:
         self.module = module
@@ -86,6 +86,8 @@ class Scope:
         self.body = body
         self.parent = parent
         self.vars: dict[str, Any] = {}
+        self.lets: dict[str, Span] = {}
+        """Where each `let` is bound."""
         self.in_loop = False
 
     def inner(self) -> Scope:

@@ -6,12 +6,13 @@ import re
 from collections.abc import Sequence
 from typing import Any, assert_never
 
-from archdsl.diagnostics import ArchError, error
+from archdsl.diagnostics import ArchError, Diagnostic, Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.expressions import COMPARE
 from archdsl.frontend.headers import stored_kind
 from archdsl.frontend.loops import Loops, bound_names
+from archdsl.frontend.names import BIND_BEFORE
 from archdsl.frontend.schemes import FIXED
 from archdsl.frontend.scopes import MISSING, POISON, Absent, BodyState, ReportedError, Scope, is_tensor
 from archdsl.frontend.signatures import demand_written
@@ -53,7 +54,7 @@ class Statements(Loops):
                 self.statement(item, scope)
             except (ArchError, ReportedError) as problem:
                 if isinstance(problem, ArchError):
-                    self.report(problem)
+                    self.report(self._not_bound_yet(problem, scope))
                 scope.frame.pending = []
                 for name in bound_names(item):
                     if not isinstance(item, ast.Update):  # which keeps the shape, whatever is added
@@ -61,6 +62,19 @@ class Statements(Loops):
                 # What follows in the library only repeats it in other words.
                 if isinstance(item, ast.Return | ast.Emit) or item.span.source.library or self.hopeless:
                     raise ReportedError from None
+
+    def _not_bound_yet(self, problem: ArchError, scope: Scope) -> ArchError:
+        """Say of a block of the library that stands where a tensor should, and is called as one that the loop around it
+        binds, that no tensor of this name was bound before the loop."""
+        found = []
+        for d in problem.diagnostics:
+            text = d.span.text if d.span is not None else ""
+            name = next((n for n in re.findall(r"[^\W\d]\w*", text) if n == text or f"block `{n}`" in d.message), "")
+            if d.span is not None and self.bound_around(name, d.span) and scope.get(name) is MISSING:
+                text = f"`{name}` is a block of the library here: no tensor of that name was bound before the loop"
+                d = Diagnostic("E0206", text, d.span, help=BIND_BEFORE.format(name=name))
+            found.append(d)
+        return ArchError(found)
 
     def statement(self, item: ast.Statement, scope: Scope) -> None:
         """Run one statement."""
@@ -104,7 +118,9 @@ class Statements(Loops):
             )
         self.not_a_tensor(s.name, scope, s.span)
         if s.name in scope.vars:
-            raise error("E0202", f"`{s.name}` is bound already, and a `let` is bound once", s.span)
+            labels = [Label(scope.lets[s.name], "bound here first")] if s.name in scope.lets else []
+            text = f"`{s.name}` is bound already, and a `let` is bound once"
+            raise error("E0202", text, s.span, labels=labels, help="choose another name")
         if isinstance(value, BlockValue):
             value = value.labelled(s.name)
         elif isinstance(value, SharedModule):
@@ -120,6 +136,7 @@ class Statements(Loops):
             scope.frame.remember_exact(value)
             value = value.named(s.name) if known == value.expr else value
         scope.vars[s.name] = value
+        scope.lets[s.name] = s.span
 
     def _assign(self, s: ast.Assign, scope: Scope) -> None:
         if isinstance(s.value, ast.Scan):

@@ -133,7 +133,7 @@ def import_folder(
         name,
         f"# {printable(output.stem)}: imported from {printable(source.resolve().name)}, a {kind}.",
     )
-    model = load(output.name, text=text)
+    model = _loaded(output.name, text, family)
     demand_fixed(settings, model)
     report = ImportReport(
         spec=str(output), model_type=kind, family=settings.spec.name, parameters=total(model), weights=None, tensors=0,
@@ -157,6 +157,23 @@ def import_folder(
             kept = _kept(report.written)
             raise ArchError(replace(d, notes=(*d.notes, kept)) for d in problem.diagnostics) from None
     return report
+
+
+def _loaded(name: str, text: str, family: Source) -> Model:
+    """Return the model of a spec that was made from a config and is not written yet. Raises ArchError E0533 where its
+    family has no model of these sizes: the lines of the spec are nowhere to be read."""
+    try:
+        return load(name, text=text)
+    except ArchError as problem:
+        raise ArchError(
+            Diagnostic(
+                "E0533",
+                f"`{family.name}` has no model of the sizes in the config: {d.message}",
+                help=f"write a spec of your own: `archdsl show {family.name.removesuffix('.arch')} --source` prints "
+                "that of the family; give its mapping with --map FILE.checkpoint",
+            )
+            for d in problem.diagnostics
+        ) from None
 
 
 def _model_name(stem: str, family: Source) -> str:
@@ -285,7 +302,8 @@ def _origin(folder: Folder | GgufFile, mapping: CheckpointFile) -> Model:
     settings = settings_of(mapping, folder.config)
     family = read_source(settings.spec, settings.spec.name)
     name = _model_name("checkpoint", family)
-    model = load("checkpoint.arch", text=written(family, settings.model, settings.values, name, "# As it came."))
+    text = written(family, settings.model, settings.values, name, "# As it came.")
+    model = _loaded("checkpoint.arch", text, family)
     demand_fixed(settings, model)
     return model
 

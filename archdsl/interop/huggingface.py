@@ -5,16 +5,17 @@ A folder is untrusted: it names things and never runs them. Pickles are not read
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error, shortened
+from archdsl.diagnostics import ArchError, Diagnostic, error, nearest, shortened
 from archdsl.diagnostics.source import Source
 from archdsl.files import MAX_CONFIG, MAX_JSON, read_bytes, read_json, write_text, written_beside
 from archdsl.interop.checkpoint_file import CheckpointFile, MappedField, shipped
@@ -177,25 +178,34 @@ def mapping_of(config: Mapping[str, Any]) -> CheckpointFile:
     if kind.startswith(OWN_TYPE):
         text = "`archdsl weights SPEC --from hf FOLDER` reads its weights"
         raise error("E0533", "this folder is one that `compile --to hf` wrote: its spec is not in it", help=text)
-    near, placed = _nearest(config, known.values())
-    left = [n for n, _ in config_fields(config) if n not in placed and not is_neutral(n)]
+    near, left = _nearest(config, known)
+    without = f"but not {', '.join(left[:12])}" if left else "all of them"
     raise error(
         "E0533",
         f"there is no mapping for `model_type` {shortened(kind, 60)}",
-        notes=[f"of its fields the nearest, {near}, has no place for {', '.join(left[:12])}"] if near else [],
-        help=did_you_mean(kind, [*known]) or "write one, and give it with --map FILE.checkpoint",
+        notes=[f"the mapping of `{near}` reads most of its fields, {without}"] if near else [],
+        help=f"`--map {nearest(kind, known) or near or 'NAME'} --check` tries that of a known type, "
+        "`--map FILE.checkpoint` takes one of your own",
     )
 
 
-def _nearest(config: Mapping[str, Any], known: Iterable[CheckpointFile]) -> tuple[str, set[str]]:
-    """The type whose mapping places most of the fields, and which these are."""
-    best: tuple[str, set[str]] = ("", set())
-    names = {n for n, _ in config_fields(config)}
-    for mapping in known:
-        placed = names & {n for f in mapping.fields for n in f.names}
-        if len(placed) > len(best[1]):
-            best = next(iter(mapping.types)), placed
-    return best
+def _nearest(config: Mapping[str, Any], known: Mapping[str, CheckpointFile]) -> tuple[str, list[str]]:
+    """Return the type whose mapping reads most of the fields of a config, and the fields that it does not read. Types
+    are compared with those of the same kind where the config says one: a decoder with decoders. Of two as near, the
+    one with fewer fields of its own is nearer, and then the one of the more similar name."""
+    names = {n for n, v in config_fields(config) if not is_neutral(n) and v not in (None, [])}
+    decoder = re.search(r"CausalLM|LMHead", str(config.get("architectures"))) is not None
+    kind = str(config.get("model_type"))
+
+    def nearness(name: str) -> tuple[bool, int, int, float]:
+        mapping = known[name]
+        read = {n for f in mapping.fields for n in f.names}
+        same = not decoder or re.search(r"head:\s*lm\b", mapping.spec.read_text(encoding="utf-8")) is not None
+        return same, len(names & read), -len(read - names), difflib.SequenceMatcher(None, kind, name).ratio()
+
+    best = max(known, key=nearness)
+    read = {n for f in known[best].fields for n in f.names} | {*known[best].ignored}
+    return (best, sorted(names - read)) if nearness(best)[1] else ("", [])
 
 
 def config_fields(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -66,6 +66,8 @@ def whole_size(value: Num, kind: str, what: str, span: Span) -> Num:
         value = Num(v, value.expr if free_names(value.expr) else literal(v), value.origin)
     if isinstance(v, Fraction | float):
         written, number = expr_text(value.expr), f"{float(v):g}"
+        if "." not in number and "e" not in number:
+            number = repr(float(v))  # 2.0000001 is no 2
         is_ = f"{number} was given" if written == number else f"{written} = {number}"
         help_ = f"write `{int(v)}` or `{int(v) + 1}`" if written == number else ROUND
         joined = "and" if written == number else "but"

@@ -207,6 +207,8 @@ def _inputs(
 def input_shapes(model: Model, batch: int, time: int | None) -> dict[str, list[int]]:
     """The shape of every input for so many sequences of that length; 128 or the context by default. Raises ArchError
     E0503 where a size would not be a whole number, or nothing would be left of a tensor."""
+    from archdsl.estimates.flops import demand_sizes
+
     context = model.context.value if model.context is not None else None
     length = time or (min(DEFAULT_TIME, context) if isinstance(context, int) else DEFAULT_TIME)
     sizes = {s.name: batch if s.name == "batch" else length for s in model.symbols}
@@ -215,6 +217,7 @@ def input_shapes(model: Model, batch: int, time: int | None) -> dict[str, list[i
             if {s.name for s in d.symbols} <= sizes.keys() and evaluate(d, sizes) < 1:
                 message = f"these lengths leave `{node.op.name}` nothing to give"
                 raise error("E0503", message, node.span, help="give a larger `--seq`")
+    demand_sizes(model, sizes)
     return {name: [_size(d.value, sizes) for d in value.shape] for name, value in model.inputs}
 
 
