@@ -364,7 +364,8 @@ def test_sizes_that_the_model_refuses(spec: str, seq: int, fits: int) -> None:
     with pytest.raises(ArchError) as refused:
         archdsl.flops(spec, seq=seq)
     (said,) = refused.value.diagnostics
-    assert (said.code, said.help) == ("E0503", f"`--seq {fits}` fits")
+    assert said.code == "E0503"
+    assert said.help.startswith(f"`--seq {fits}` ")
     assert f"time = {seq:,}" in said.message
     archdsl.flops(spec, seq=fits)
 
