@@ -9,13 +9,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from cli_tools import Done, Run
 
 import archdsl
 from archdsl import cli, resources
+from archdsl.backends.onnx.targets import TARGETS
+from archdsl.cli import app
 from archdsl.diagnostics import InternalError
+from archdsl.estimates.loss import Loss
+from archdsl.estimates.memory import Optimizer
 
 TINY = """\
 # A tiny model.
@@ -630,3 +635,18 @@ def test_pages_of_the_back_ends(run: Run, code: str, page: str, monkeypatch: pyt
     assert f"error[{code}]" in wrong.err
     assert wrong.status == 2
     assert (right.status, right.err) == (0, "")
+
+
+ROWS = {"target": (*TARGETS,), "optimizer": get_args(Optimizer), "loss": get_args(Loss)}
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("compile", "target"), *((c, o) for c in ("estimate", "fit") for o in ("optimizer", "loss"))],
+)
+def test_what_an_option_takes_is_what_there_is(command: str, option: str) -> None:
+    callback = next(c.callback for c in app.registered_commands if c.name == command)
+    assert callback is not None
+    hint = get_type_hints(callback)[option]
+    choices = [get_args(kind) for kind in (hint, *get_args(hint))]  # of a Literal, or of one that may be None
+    assert ROWS[option] in choices, "a new row is named in the option's type, too"
