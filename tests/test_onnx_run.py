@@ -704,3 +704,18 @@ def test_a_model_beyond_its_context_is_told_so(command: Callable[[str], Done]) -
     assert status == 2
     assert "error[E0503]" in err
     assert "context" in err
+
+
+@pytest.mark.parametrize(
+    ("chosen", "tied"),
+    [
+        ("best, at = topk(x -> linear(16) -> floor, 4)", ["topk"]),
+        ("values, at = sort(x -> linear(64) -> floor, descending: true)", ["sort"]),
+        ("at = argsort(x -> linear(64) -> floor)", ["argsort"]),
+        ("best, at = topk(x -> linear(16), 4)", []),
+    ],
+)
+def test_of_equal_values_that_of_the_lower_index_is_compared(chosen: str, tied: list[str]) -> None:
+    report = verify(load(text=f"model m(x: [batch, time, 8]) {{ {chosen}  return at }}"), **options(time=9))
+    assert report.agrees
+    assert report.ties == tied

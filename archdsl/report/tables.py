@@ -488,6 +488,9 @@ def verify_view(report: VerifyReport) -> Iterator[RenderableType]:
     yield from assumed_view(report.assumed)
     if report.no_torch_decode != report.no_decode:
         yield from _no_decode(report.no_torch_decode, "not decoded by PyTorch")
+    if report.ties:
+        chosen = ", ".join(f"`{name}`" for name in report.ties)
+        yield f"[dim]equal values in {chosen}: compared with that of the lower index, where PyTorch may take another[/]"
     word = "[green]agree[/]" if report.agrees else "[red]disagree[/]"
     yield f"PyTorch and onnxruntime {word}: tolerance {report.tolerance:g}"
 

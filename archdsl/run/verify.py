@@ -77,6 +77,8 @@ class VerifyReport(BaseModel):
     """Whether no relative difference, of decoding either, is larger than the tolerance, and no step failed."""
     assumed: list[str]
     """What the spec takes for causal without a proof, each with its position: decoding relies on it."""
+    ties: list[str]
+    """Ops that had equal values to choose from, of which PyTorch takes any: here, as ONNX, that of the lower index."""
     inputs: dict[str, TensorInfo]
     outputs: dict[str, Difference]
     rounding: dict[str, Difference]
@@ -132,6 +134,9 @@ def verify(
         raise error(
             "E0502", "verifying a model needs PyTorch, which is not installed", help=install("torch", "onnx")
         ) from None
+    from archdsl.run.ties import LowerIndexFirst
+
+    choosing = LowerIndexFirst()
     demand_room(model, dtype, 3)
     timed = Stopwatch()
     inputs = draw_inputs(model, batch, time, seed, lengths=True)
@@ -150,7 +155,8 @@ def verify(
             load_weights(module, file, where)
 
         def expect(given: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-            return _in_torch(torch, model, module, given, where, dtype)
+            with choosing:
+                return _in_torch(torch, model, module, given, where, dtype)
 
         with timed("torch"):
             expected = expect(inputs)
@@ -177,7 +183,8 @@ def verify(
                     stepping.load_state_dict(module.state_dict(), assign=True)  # the same tensors
                     decoder = TorchDecoder(planned(model), stepping)
                     try:
-                        torch_steps.update(_torch_steps(torch, decoder, inputs, expect, where, dtype))
+                        with choosing:
+                            torch_steps.update(_torch_steps(torch, decoder, inputs, expect, where, dtype))
                     except ArchError:
                         raise
                     except Exception as problem:  # of whatever type: what was emitted is on trial
@@ -195,6 +202,7 @@ def verify(
         parameters=parameters_of(model),
         tolerance=limit,
         assumed=assumed(model),
+        ties=[*choosing.ties],
         agrees=not failed and all(d.relative <= limit for d in every),
         inputs=infos(inputs, dtype),
         outputs=outputs,
