@@ -65,6 +65,11 @@ class MappedField:
     also: tuple[str, ...] = ()
     """Of a text or a list: others that may stand for it, lists as JSON, which are read and never written."""
 
+    @property
+    def by_index(self) -> bool:
+        """Whether it lists the indices of the layers of its last kind, `at`."""
+        return bool(self.kinds) and self.kinds[-1][0] == "at"
+
 
 @dataclass
 class CheckpointFile:
@@ -84,6 +89,8 @@ class CheckpointFile:
     rope: str | None = ""
     """Which channels rotary embeddings turn together, `halves` or `pairs`; "" where there are none, None where they are
     the spec's own."""
+    ropes: dict[str, str] = field(default_factory=dict)
+    """By a path of the spec, `rope` of what stands there."""
     fields: list[MappedField] = field(default_factory=list)
     quotients: list[tuple[str, str, str]] = field(default_factory=list)
     """Two fields, and the name in the spec for what the first is by the second, where both are there."""
@@ -213,7 +220,10 @@ class _Reader:
             case "rope":
                 if words[0] not in ("halves", "pairs"):
                     raise error("E0531", f"`rope` is `halves` or `pairs`, not `{words[0]}`", span)
-                into.rope = words[0]
+                if len(words) > 1:
+                    into.ropes[words[1]] = words[0]
+                else:
+                    into.rope = words[0]
             case "ignore":
                 into.ignored += words
             case "drop":
@@ -285,6 +295,8 @@ def _rules(tree: Tree[Token], source: Source, theirs: str, ours: str, depth: int
         return
     if len(axes) == 1:
         raise error("E0531", "an equation names the axes of both sides", span, help="as `a [i o] = b [o i]`")
+    if axes:
+        _demand_axes(atoms(axes[0]), atoms(axes[1]), span)
     if not axes or PIECES not in atoms(axes[0]):
         left, right = _alternatives(theirs, span), _alternatives(ours, span)
         if len(left) != len(right):
@@ -295,11 +307,18 @@ def _rules(tree: Tree[Token], source: Source, theirs: str, ours: str, depth: int
     if "{" in theirs:
         raise error("E0531", "pieces lie in one tensor of theirs", span, help="write a rule for each of them")
     rule = TensorRule(theirs, tuple(_alternatives(ours, span)), (axes[0], axes[1]), span, value)
-    if sorted(atoms(axes[0])) != sorted(a for a in atoms(axes[1]) if a != INDEX):
-        names = set(atoms(axes[0])) ^ set(atoms(axes[1])) - {INDEX}
-        if not all(n == "1" for n in names):
-            raise error("E0531", f"only one side has the axis `{sorted(names)[0]}`", span)
     yield rule
+
+
+def _demand_axes(theirs: list[str], ours: list[str], span: Span) -> None:
+    """Raise ArchError E0531 where axes of an equation are not the same on both sides, each once; one of one number may
+    stand anywhere."""
+    for side in (theirs, ours):
+        if twice := [a for a in side if a != "1" and side.count(a) > 1]:
+            help_ = "each axis has a name of its own: `[(heads d 2) i] = [(heads 2 d) i]`"
+            raise error("E0531", f"the axis `{twice[0]}` stands twice on one side", span, help=help_)
+    if alone := sorted(({*theirs} ^ ({*ours} - {INDEX})) - {"1"}):
+        raise error("E0531", f"only one side has the axis `{alone[0]}`", span)
 
 
 def _value(tree: Tree[Token], span: Span) -> ValueMap:

@@ -19,7 +19,7 @@ from archdsl.diagnostics import ArchError, Diagnostic, error, nearest, shortened
 from archdsl.diagnostics.source import Source
 from archdsl.files import MAX_CONFIG, MAX_JSON, read_bytes, read_json, write_text, written_beside
 from archdsl.interop.checkpoint_file import CheckpointFile, MappedField, shipped
-from archdsl.interop.importing import CONSTANTS, Layers, numbers_of, worth
+from archdsl.interop.importing import CONSTANTS, MOST_LAYERS, Layers, numbers_of, worth
 from archdsl.interop.mapping import Mapper, Shape, pattern
 from archdsl.passes.outline import OWN_TYPE
 from archdsl.syntax.parse import parse_expression
@@ -230,6 +230,9 @@ class Settings:
 
 def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
     """The hyper-parameters that a config gives. Raises ArchError E0533 for a field that has no place in the spec."""
+    if config.get("rope_scaling") and config.get("rope_parameters"):
+        text = "config.json has `rope_parameters` and `rope_scaling`, and transformers reads the latter alone"
+        raise error("E0533", text, help="take that out which the model was not trained with")
     leaves = dict(config_fields(config))
     items = {f"{n}.{i}": item for n, v in leaves.items() if isinstance(v, list) for i, item in enumerate(v)}
     if isinstance(config.get("id2label"), dict):
@@ -250,15 +253,18 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
         if isinstance(a, int) and isinstance(b, int) and b > 0:
             found.values[ours] = a / b
     for f in mapping.fields:
-        name = next((n for n in f.names if leaves.get(n) not in (None, [])), None)
+        empty: tuple[Any, ...] = (None,) if f.by_index else (None, [])
+        name = next((n for n in f.names if leaves.get(n) not in empty), None)
         if name is None and f.default is None:
             raise error("E0533", f"config.json has no `{f.names[0]}`")
-        if name is None and f.ours in found.values:
+        if name is None and f.ours in found.values and not f.kinds:
             continue  # the first default counts, and what the config says
-        default = "null" if any(n in leaves for n in f.names) else f.default
+        default = "null" if any(n in leaves for n in f.names) and not f.kinds else f.default
         value = leaves[name] if name is not None else json.loads(default or "null")
         if f.kinds and value is not None:
-            found.values[f.ours] = layers = _layers(f, value)
+            layers = _layers(f, name or f.names[0], value, found.values.get("layers"))
+            before = found.values.get(f.ours)
+            found.values[f.ours] = layers if before is None else before.both(layers, name or f.names[0])
             found.values.setdefault("layers", len(layers.names))
         elif f.ours.isidentifier() and f.ours not in CONSTANTS:
             if found.values.setdefault(f.ours, value) not in (None, value):
@@ -284,14 +290,25 @@ def _class(mapping: CheckpointFile, kind: str, name: Any, back: bool = False) ->
     return prefix + name if back else name.removeprefix(prefix)
 
 
-def _layers(f: MappedField, value: Any) -> Layers:
-    """A list with a kind for each layer, or a word with a letter for each. Raises ArchError E0533 where it is none."""
-    known = {kind for kind, _ in f.kinds}
+def _layers(f: MappedField, name: str, value: Any, count: Any) -> Layers:
+    """The kinds of `count` layers that a field says: by a list with one for each, a word with a letter for each, the
+    indices of those that are `at`, or a number n where every nth is of the last kind. Raises ArchError E0533 for what
+    is none of these, and where there are more or fewer layers."""
+    known = [kind for kind, _ in f.kinds]
     value = [*value] if isinstance(value, str) else value
+    indices = range(count if type(count) is int and count <= MOST_LAYERS else 0)
+    if type(value) is int and value > 0:
+        value = [known[0] if (i + 1) % value else known[-1] for i in indices]
+    elif f.by_index and isinstance(value, list) and all(type(i) is int and i in indices for i in value):
+        chosen = {*value}
+        value = [known[-1] if i in chosen else known[0] for i in indices]
     wrong = [k for k in value if str(k) not in known] if isinstance(value, list) else [value]
     if wrong:
-        said = f"`{f.names[0]}` of config.json has {shortened(json.dumps(wrong[0]), 60)}"
-        raise error("E0533", f"{said}, and the family has {', '.join(sorted(known))}")
+        said = f"`{name}` of config.json has {shortened(json.dumps(wrong[0]), 60)}"
+        legal = f"{len(indices)} layers" if f.by_index else ", ".join(sorted({*known}))
+        raise error("E0533", f"{said}, and the family has {legal}")
+    if type(count) is int and len(value) != count:
+        raise error("E0533", f"`{name}` of config.json has {len(value)} kinds of layers for {count} layers")
     first = dict(reversed(f.kinds))
     return Layers(tuple(first[str(k)] for k in value), {name: first[kind] for kind, name in f.kinds})
 
@@ -335,6 +352,7 @@ def config_of(mapping: CheckpointFile, kind: str, model: Model) -> dict[str, Any
         if f.kinds:
             kinds = {name: int(kind) if kind.isdigit() else kind for kind, name in reversed(f.kinds)}
             value = [kinds.get(name) for name in value]
+            value = [i for i, kind in enumerate(value) if kind == "at"] if f.by_index else value
         *around, last = f.names[0].split(".")
         into = found
         for name in around:

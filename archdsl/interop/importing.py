@@ -38,6 +38,17 @@ class Layers:
     names: tuple[str, ...]
     like: Mapping[str, str]
 
+    def both(self, other: Layers, field: str) -> Layers:
+        """The layers that are also what another `field` says. Raises ArchError E0533 where the family has none."""
+        kinds = {name: (self.like[name], other.like[name]) for name in self.like if name in other.like}
+        first = {kind: name for name, kind in reversed(kinds.items())}
+        both = [*zip(self.names, other.names, strict=True)]
+        for i, (one, another) in enumerate(both):
+            if (one, another) not in first:
+                text = f"by `{field}` of config.json layer {i} is as `{another}`, by the fields before it as `{one}`"
+                raise error("E0533", text, notes=[f"the family has {', '.join(kinds)}, none of which is both"])
+        return Layers(tuple(first[kind] for kind in both), {name: first[kind] for name, kind in kinds.items()})
+
     def text(self, count: str) -> str:
         """A sum of the family's layers that repeats: `layers // 6 * (5 * near + far) + layers % 6 * near`."""
         names, n = [*self.names], len(self.names)

@@ -7,7 +7,7 @@ each tensor of theirs is taken or dropped by name, sizes agree.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -24,15 +24,16 @@ from archdsl.interop.checkpoint_file import (
 )
 from archdsl.interop.values import ValueMap
 from archdsl.ir.dims import Num
+from archdsl.ir.graph import OpNode
 from archdsl.ir.paths import starred
-from archdsl.ir.walk import ops_below
+from archdsl.ir.walk import calls_of, every_node, modules
 from archdsl.ir.weights import WeightInfo
 from archdsl.weights.safetensors import saved
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from archdsl.ir.graph import Model
+    from archdsl.ir.graph import Block, Model
 
 Shape = tuple[int, ...]
 SHOWN = 5
@@ -88,11 +89,10 @@ class Transfer:
         return [whole.reshape(self.shape)]
 
     def _orders(self, axes: tuple[Axes, Axes]) -> tuple[list[str], list[str]]:
-        """The axes as theirs stand (an index, of which each is a tensor, outermost), and as ours do; without those that
-        one side alone has, which are of one number."""
-        left, right = map(atoms, axes)
-        theirs = [INDEX, *left] if INDEX in right else left
-        return [a for a in theirs if a in right], [a for a in right if a in theirs]
+        """The axes as theirs stand (an index, of which each is a tensor, outermost), and as ours do; without those of
+        one number."""
+        left, right = ([a for a in atoms(side) if a != "1"] for side in axes)
+        return [INDEX, *left] if INDEX in right else left, right
 
 
 def _ends(pieces: Sequence[int]) -> list[int]:
@@ -133,13 +133,27 @@ class Mapper:
 
     def _demand_rotation(self) -> None:
         """Note where a rotary embedding of the spec turns other channels together than that of the checkpoint."""
-        found = {kind for n in ops_below(self.model.block.graph) if (kind := n.op.rotated_pairs(n))}
-        if self.mapping.rope is not None and found - {self.mapping.rope}:
-            theirs = f"`{self.mapping.rope}` of channels" if self.mapping.rope else "none"
+        rope, parts = self.mapping.rope, [(pattern(path), kind) for path, kind in self.mapping.ropes.items()]
+        if rope is None:
+            return
+        met = set()
+        wrong: dict[str, tuple[str, str]] = {}
+        for path, kind in _rotations(self.model.block, ""):
+            part = next((i for i, (below, _) in enumerate(parts) if below.fullmatch(path)), None)
+            met.add(part)
+            theirs = rope if part is None else parts[part][1]
+            if kind != theirs:
+                wrong.setdefault(starred(path), (kind, f"`{theirs}` of channels" if theirs else "none"))
+        for path, (kind, theirs) in wrong.items():
             self.misfits.add(
-                f"the spec's rope turns `{found.pop()}` of channels together, and the checkpoint's {theirs}",
-                help="`rope(interleaved: true)` turns pairs (2i, 2i + 1), `rope()` halves (i, i + n / 2)",
+                f"the spec's rope turns `{kind}` of channels together{path and f' in `{path}`'}, and the checkpoint's "
+                f"{theirs}",
+                help="`rope(interleaved: true)` turns pairs (2i, 2i + 1), `rope()` halves (i, i + n / 2); of a part "
+                "of the spec a mapping says `rope pairs in blocks.*.attention`",
             )
+        for i, path in enumerate(self.mapping.ropes):
+            if i not in met:
+                self.misfits.add(f"the mapping says how a rope in `{path}` turns, where the spec has none")
 
     def _transfers(self, present: list[str]) -> list[Transfer]:
         """One for each weight of ours, or group of pieces. Notes weights that no rule gives, or several do."""
@@ -237,7 +251,7 @@ class Mapper:
                     continue
                 if name in self.known:
                     sizes[name] = n
-                if size % n:
+                if n == 0 or size % n:
                     return None
                 size //= n
             if len(open_) > 1 or (not open_ and size != 1):
@@ -280,6 +294,20 @@ class Mapper:
                     misfits.add(f"`{named[name]}` is {list(shape)}, and the spec makes it {list(transfer.shape)}")
         misfits.raise_any()
         return named
+
+
+def _rotations(block: Block, path: str) -> Iterator[tuple[str, str]]:
+    """Yield where rotary embeddings stand, by the path of weights there, and which channels they turn together."""
+    for instance in block.instances:
+        if instance.block is not None:
+            yield from _rotations(instance.block, f"{path}.{instance.path}".removeprefix("."))
+    for op in every_node(block.graph):
+        if isinstance(op, OpNode) and (kind := op.op.rotated_pairs(op)):
+            yield path, kind
+    for node, step in modules(block.graph):
+        for call in calls_of(node):
+            below = f"{path}.{step}".removeprefix(".")
+            yield from _rotations(call.block, below)
 
 
 def _size(name: str, sizes: Mapping[str, int]) -> int:

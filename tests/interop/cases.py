@@ -709,6 +709,18 @@ CASES = {
         LLAMA,
         LLAMA4 | {"no_rope_layers": [1, 0], "rope_parameters": LLAMA3, "pad_token_id": 0},
     ),
+    "llama4_text-dense": Tiny(  # as Maverick has it
+        "Llama4ForCausalLM",
+        LLAMA,
+        LLAMA4
+        | {
+            "num_hidden_layers": 6,
+            "interleave_moe_layer_step": 2,
+            "intermediate_size_mlp": 72,
+            "use_qk_norm": False,
+            "no_rope_layers": [1, 1, 0, 1, 1, 0],
+        },
+    ),
     "deberta_v2": Tiny(
         "DebertaV2ForMaskedLM",
         OF_HEADS,

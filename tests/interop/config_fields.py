@@ -140,7 +140,8 @@ class Subject:
         except Exception:  # whatever a class says of a value that it does not take
             return None
         apart = own.items() ^ {n: p.shape for n, p in self.parameters.items()}.items()
-        if any(not any(pattern(d).fullmatch(n) for d in self.mapping.drops) for n, _ in apart):
+        base, drops = self.mapping.base, [pattern(d) for d in self.mapping.drops]
+        if any(not any(d.fullmatch(name) for d in drops for name in (n, base + n)) for n, _ in apart):
             return "changed"
         try:
             outputs = self._outputs(self._filled(model))

@@ -21,13 +21,14 @@ from safetensors.torch import load_file, save_file
 
 import archdsl
 from archdsl.diagnostics import ArchError
+from archdsl.estimates.counts import total
 from archdsl.frontend.load import load
 from archdsl.interop.checkpoint_file import read
 from archdsl.interop.convert import convert_from, convert_to, import_folder, named_mapping
 from archdsl.interop.doubts import doubts
 from archdsl.interop.gguf import GgufFile
 from archdsl.interop.gguf_write import write_gguf
-from archdsl.interop.huggingface import config_fields, config_of
+from archdsl.interop.huggingface import config_fields, config_of, settings_of
 from archdsl.interop.importing import CONSTANTS
 from archdsl.interop.mapping import Mapper, pattern
 from archdsl.resources import error_page, mapping_files
@@ -295,6 +296,54 @@ def test_layers_told_by_letters(folders: Any, tmp_path: Path) -> None:
     assert body(tmp_path / "other" / "m.arch") == body(tmp_path / "m.arch")
     short = changed(folders("nemotron_h"), tmp_path / "short", **letters, num_hidden_layers=5)
     assert "config.json has 6 kinds of layers for 5 layers" in refused(short, tmp_path)
+
+
+LLAMA4_LAYERS: list[tuple[dict[str, Any], str]] = [
+    ({}, "layers / 4 * (3 * near + far)"),
+    ({"interleave_moe_layer_step": 2}, "layers / 4 * (near_dense + near + near_dense + far)"),
+    ({"moe_layers": [], "interleave_moe_layer_step": 1}, "layers / 4 * (3 * near_dense + far_dense)"),
+    ({"moe_layers": [0], "no_rope_layers": [0, 1, 1, 0]}, "layers / 4 * (far + 2 * near_dense + far_dense)"),
+    ({"moe_layers": [3, 1], "no_rope_layers": []}, "layers / 4 * (near_dense + near + near_dense + far)"),
+    ({"no_rope_layer_interval": 2}, "layers / 2 * (near + far)"),
+    ({"layer_types": 4 * ["full_attention"], "no_rope_layers": 4 * [0]}, "layers * far"),
+    ({"layer_types": 4 * ["full_attention"]}, "layer 0 is as `near`, by the fields before it as `far`"),
+    ({"layer_types": 3 * ["full_attention"]}, "`layer_types` of config.json has 3 kinds of layers for 4 layers"),
+    ({"no_rope_layers": [1, 0]}, "`no_rope_layers` of config.json has 2 kinds of layers for 4 layers"),
+    ({"moe_layers": [4]}, "`moe_layers` of config.json has 4, and the family has 4 layers"),
+    ({"interleave_moe_layer_step": 0}, "`interleave_moe_layer_step` of config.json has 0"),
+]
+
+
+@pytest.mark.parametrize(("fields", "layers"), LLAMA4_LAYERS, ids=str)
+def test_a_layer_is_what_all_fields_say(fields: dict[str, Any], layers: str, tmp_path: Path) -> None:
+    """Of a config with few fields, whose others are the class's defaults; transformers makes the same modules."""
+    config = {"model_type": "llama4_text", **CASES["llama4_text"].config, **fields}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if not layers.startswith("layers "):
+        assert layers in refused(tmp_path / "config.json", tmp_path)
+        return
+    import_folder(tmp_path / "config.json", tmp_path / "m.arch")
+    text = (tmp_path / "m.arch").read_text()
+    assert f"blocks:  {layers}\n" in text
+    with torch.device("meta"):
+        theirs = transformers.Llama4ForCausalLM(transformers.Llama4TextConfig(**config))
+    assert total(load(text=text)) == sum(p.numel() for p in theirs.parameters())
+    exported = config_of(named_mapping("llama4_text"), "llama4_text", load(text=text))
+    again = transformers.Llama4TextConfig(**exported)
+    names = ("layer_types", "no_rope_layers", "moe_layers")
+    assert [sorted(getattr(again, n)) if n == "moe_layers" else getattr(again, n) for n in names] == [
+        sorted(getattr(theirs.config, n)) if n == "moe_layers" else getattr(theirs.config, n) for n in names
+    ]
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt_oss", "hunyuan_v1_dense", "deepseek_v3", "gemma3_text", "olmo3"])
+def test_two_ropes_in_one_config_are_refused(kind: str) -> None:
+    """What is called `rope_scaling` replaces all of `rope_parameters` in transformers."""
+    config = json.loads(CASES[kind].made().config.to_json_string(use_diff=False))
+    for older in ({"rope_type": "linear", "factor": 2.0}, {"beta_fast": 4}):
+        with pytest.raises(ArchError, match="has `rope_parameters` and `rope_scaling`"):
+            settings_of(named_mapping(kind), config | {"rope_scaling": older})
+    settings_of(named_mapping(kind), config | {"rope_scaling": None})
 
 
 NAMES = ("decoder", "eps", "rope", "causal", "gqa", "if", "true", "inf", "llama", "width", "3b", "gpt-2.5", "_")
