@@ -94,6 +94,28 @@ def test_what_was_imported_is_the_type_that_it_was(name: str, tmp_path: Path) ->
     assert all(torch.equal(tensor, back[n]) for n, tensor in theirs.items())
 
 
+def test_an_encoder_of_sentences_comes_out_as_it_came_in(tmp_path: Path, run: Run) -> None:
+    """By the command, without an option: the class, the tensors, and the files of sentence-transformers beside them."""
+    from interop.cases import CASES
+    from safetensors.torch import load_file
+
+    source = tmp_path / "in"
+    CASES["bert-states"].made().save_pretrained(source)
+    (source / "1_Pooling").mkdir()
+    beside = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json")
+    for name in beside:
+        (source / name).write_text(f'{{"name": "{name}"}}')
+    import_folder(source, tmp_path / "m.arch")
+    weights, out = tmp_path / "m.safetensors", tmp_path / "out"
+    done = run("compile", str(tmp_path / "m.arch"), "--weights", str(weights), "--to", "hf", "-o", str(out))
+    assert (done.status, done.err) == (0, "")
+    assert all((out / name).read_text() == (source / name).read_text() for name in beside)
+    assert json.loads((out / "config.json").read_text())["architectures"] == ["BertModel"]
+    theirs, back = (load_file(folder / "model.safetensors") for folder in (source, out))
+    assert theirs.keys() == back.keys()
+    assert all(torch.equal(tensor, back[name]) for name, tensor in theirs.items())
+
+
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gptj", "mixtral", "granite", "cohere", "starcoder2"])
 def test_a_family_is_found_among_those_with_its_names(kind: str) -> None:
     """Many families have Llama's weights, and some compute what others do: the plainest is named."""

@@ -306,6 +306,18 @@ def test_weights_that_a_checkpoint_lacks_are_drawn_and_the_rest_are_kept(folders
     assert 0 < float(model.lm_head.weight.abs().max()) <= 32**-0.5
 
 
+@pytest.mark.parametrize("name", [LLAMA, "hf/gemma2.arch:gemma2", "hf/gpt_oss.arch:gpt_oss"])
+def test_attention_weights_are_refused_aloud(folders: Any, name: str) -> None:
+    folder, _, tokens = folders(name)
+    model = loaded(folder, attn_implementation="eager")
+    with pytest.raises(ValueError, match="no attention weights"):
+        model(tokens, output_attentions=True)
+    model.config.output_attentions = True
+    with pytest.raises(ValueError, match="no attention weights"):
+        model(tokens)
+    assert model(tokens, output_attentions=False).attentions is None
+
+
 def test_random_weights_are_those_of_init(tmp_path: Path) -> None:
     name = "gpt2.arch:gpt2"
     model = archdsl.load(f"{SPECS}/{name}", set=FAMILIES[name])

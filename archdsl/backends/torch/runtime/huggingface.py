@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 def eager_attention(
-    module: nn.Module,
+    module: Any,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -18,6 +18,8 @@ def eager_attention(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
     """Attend without a fused kernel: outputs [batch, time, heads, head_dim] and weights [batch, heads, time, keys]."""
+    if kwargs.get("output_attentions", module.config.output_attentions):
+        raise ValueError("output_attentions: this model hands out hidden states, and no attention weights")
     k, v = (t.repeat_interleave(q.size(1) // t.size(1), dim=1) for t in (k, v))
     scores = q @ k.transpose(2, 3) * scaling
     weights = (scores if mask is None else scores + mask).softmax(-1, dtype=torch.float32).type_as(q)
@@ -25,7 +27,7 @@ def eager_attention(
 
 
 def eager_capped_attention(
-    module: nn.Module,
+    module: Any,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -37,6 +39,8 @@ def eager_capped_attention(
 ) -> tuple[Tensor, Tensor]:
     """Attend with scores between -softcap and softcap: outputs [batch, time, heads, head_dim], weights [batch, heads,
     time, keys]."""
+    if kwargs.get("output_attentions", module.config.output_attentions):
+        raise ValueError("output_attentions: this model hands out hidden states, and no attention weights")
     k, v = (t.repeat_interleave(q.size(1) // t.size(1), dim=1) for t in (k, v))
     scores = softcap * torch.tanh(q @ k.transpose(2, 3) * scaling / softcap)
     weights = (scores if mask is None else scores + mask).softmax(-1, dtype=torch.float32).type_as(q)
@@ -44,7 +48,7 @@ def eager_capped_attention(
 
 
 def eager_sink_attention(
-    module: nn.Module,
+    module: Any,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -56,6 +60,8 @@ def eager_sink_attention(
 ) -> tuple[Tensor, Tensor]:
     """Attend with a sink s_aux [heads], a score for attending to nothing: outputs [batch, time, heads, head_dim] and
     weights [batch, heads, time, keys]."""
+    if kwargs.get("output_attentions", module.config.output_attentions):
+        raise ValueError("output_attentions: this model hands out hidden states, and no attention weights")
     k, v = (t.repeat_interleave(q.size(1) // t.size(1), dim=1) for t in (k, v))
     scores = q @ k.transpose(2, 3) * scaling
     scores = scores if mask is None else scores + mask
