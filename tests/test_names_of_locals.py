@@ -1,8 +1,12 @@
 """Names in emitted code that could be taken for others mean what they mean in the spec."""
 
+import sys
+
 import torch
 
 import archdsl
+from archdsl.estimates.counts import total
+from archdsl.run.load import load_source
 
 
 def test_a_size_is_read_off_its_tensor_before_another_takes_the_name() -> None:
@@ -35,3 +39,22 @@ def test_a_number_of_a_shared_block_is_not_the_reader_s_own_of_that_name() -> No
     assert "nn.Linear(config.dim, config.rank)" in source
     assert " rank = " not in source
     assert archdsl.to_torch(text=text, set={"rank": 4})(torch.zeros(1, 5, dtype=torch.long)).shape == (1, 5, 97)
+
+
+def test_a_let_of_the_model_is_a_local_of_its_constructor() -> None:
+    """By its name, where it is longer than a product of two numbers or read twice; methods write it out."""
+    text = """model m(n = 8, k = 4)(x: [batch, time, 8]) {
+      let inner = 2 * n * k // 3 + 1
+      let twice = inner * 2
+      let product = n * k
+      return (x -> linear(inner) -> linear(twice) -> linear(twice) -> linear(product) -> linear(8)) * inner
+    }"""
+    source = archdsl.torch_source(text=text)
+    assert "        inner = 2 * config.n * config.k // 3 + 1\n        twice = inner * 2\n" in source
+    assert "nn.Linear(inner, twice)" in source
+    assert "nn.Linear(twice, product)" in source
+    assert "2 * self.config.n * self.config.k // 3 + 1" in source.partition("def forward")[2]
+    made = load_source(source)
+    config = sys.modules[made.__module__].Config(n=5)
+    counted = archdsl.load(text=text, set={"n": 5})
+    assert sum(p.numel() for p in made(config).parameters()) == total(counted)

@@ -46,7 +46,7 @@ from archdsl.estimates.counts import total
 from archdsl.ir import dims
 from archdsl.ir.command import compile_command, shell_lines
 from archdsl.ir.conditions import BACKWARDS, ONE, SIZES, conditions, named_message
-from archdsl.ir.dims import Bin, Expr, Lit, Num, Poly, Var
+from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Poly, Var
 from archdsl.ir.graph import Block, Condition, Model
 from archdsl.ir.op import Tree
 from archdsl.ir.paths import RESERVED
@@ -280,19 +280,30 @@ class ClassWriter:
     def _local(self) -> dict[str, Tree]:
         """Names that the class computes itself: `head_dim = config.width // config.heads`."""
         found: dict[str, Tree] = {}
-        if self.group is not None:
-            numbers = self.made.numbers
-            for name, expr in self.block.local.items():
-                if not any(numbers.is_dynamic(n) for n in dims.free_names(expr)):
-                    local = self._words(found)
-                    n = numbers.expression(expr)
-                    tree = numbers.tree(type(n)(expr, n.value), True)
-                    found[name] = self.classes.resolved(tree, self.group, local)
-                    given = {**self.group.resolution, **local}
-                    twin = next((n for n, known in given.items() if known == found[name]), None)
-                    if twin is not None:
-                        self.twins[name] = twin
+        numbers = self.made.numbers
+        for name, expr in self.block.local.items():
+            if self.group is None and not self._is_worth_a_name(name, expr):
+                continue
+            if not any(numbers.is_dynamic(n) for n in dims.free_names(expr)):
+                local = self._words(found)
+                n = numbers.expression(expr)
+                tree = numbers.tree(type(n)(expr, n.value), True)
+                found[name] = self.classes.resolved(tree, self.group, local)
+                given = {**(self.group.resolution if self.group is not None else {}), **local}
+                twin = next((n for n, known in given.items() if known == found[name]), None)
+                if twin is not None:
+                    self.twins[name] = twin
         return found
+
+    def _is_worth_a_name(self, name: str, expr: Expr) -> bool:
+        """Whether the model's `__init__` computes a `let` of the spec by its name: what is longer than a product of two
+        numbers, or is read twice."""
+        if name in self.classes.config or not isinstance(expr, Bin | Fn):
+            return False
+        parts = (expr.left, expr.right) if isinstance(expr, Bin) else expr.args
+        arguments = [t for site in self.made.arguments.values() for t in site.values()]
+        read = sum(isinstance(x, HyperLeaf) and x.name == name for t in (self.made.init, arguments) for x in leaves(t))
+        return read > 1 or not all(isinstance(part, Lit | Var) for part in parts)
 
     def _words(self, names: Iterable[str]) -> dict[str, Tree]:
         """What names that the class computes itself are called, or what they are another name of."""
@@ -312,7 +323,8 @@ class ClassWriter:
     def static(self, name: str) -> Tree:
         """A name of the block in a method: a number, a field of the model's Config, or an attribute."""
         name = self.twins.get(name, name)
-        tree: Tree = self.resolved(HyperLeaf(name))
+        leaf = HyperLeaf(name)
+        tree: Tree = self.resolved(leaf) if self.group is not None else self.classes.resolved(leaf, None)
         if is_number(tree):
             return tree
         if self.holds_config():
