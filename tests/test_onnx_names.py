@@ -151,7 +151,7 @@ def test_a_config_says_which_class_runs_a_model(
         ("bert:bert_base", {"target": "transformers.js"}, "does not read weights from safetensors"),
         ("bert:bert_base", {"target": "optimum", "output": "m.onnx"}, "looks for config.json beside the graph"),
         ("llama3:llama3_8b", {"target": "openvino", "dtype": "bfloat16"}, "does not run bfloat16"),
-        ("llama3:llama3_8b", {"target": "openvino", "quantize": "int4"}, "has no operator for weights of few bits"),
+        ("llama3:llama3_8b", {"target": "openvino", "quantize": "int4"}, "has no operator for quantized weights"),
     ],
 )
 def test_what_a_named_program_cannot_run_is_an_error(

@@ -352,7 +352,7 @@ def test_a_directory_gets_what_the_runtimes_read(run: Callable[..., Any], tmp_pa
             ["--to", "onnx", "-o", "x/", "--decode", "--target", "ort-cpu", "--dtype", "bfloat16"],
             "does not run bfloat16",
         ),
-        (["--to", "onnx", "-o", "x/", "--decode", "--quantize", "int8", "--seed", "0"], "few bits in float32"),
+        (["--to", "onnx", "-o", "x/", "--decode", "--quantize", "int8", "--seed", "0"], "quantized weights in float32"),
     ],
 )
 def test_what_says_nothing_is_refused(run: Callable[..., Any], tmp_path: Path, options: list[str], said: str) -> None:

@@ -394,7 +394,7 @@ def test_networks_are_those_of_devices() -> None:
         for name, how in (("a100_sxm_80gb", {}), ("h100_sxm", {}), ("a100_sxm_80gb", {"network": 50e9}))
     )
     assert (slow.links.between, fast.links.between, said.links.between) == (25e9, 50e9, 50e9)
-    with pytest.raises(ArchError, match="says of no network") as caught:
+    with pytest.raises(ArchError, match="names no network") as caught:
         times("gpt2", "l4", "dp=16", batch=16)
     assert "--network" in caught.value.diagnostics[0].help
     assert times("gpt2", "l4", "dp=8", batch=8).links.between is None

@@ -288,7 +288,7 @@ def fit(
             help="With --memory: the type of weights and activations (float32; with --accelerator the best it has).",
         ),
     ] = None,
-    optimizer: Annotated[Optimizer, MEMORY("--optimizer", help="With --memory: whose state is held.")] = "adamw",
+    optimizer: Annotated[Optimizer, MEMORY("--optimizer", help="With --memory: its state counts.")] = "adamw",
     master_weights: Annotated[bool, MEMORY("--master-weights", help="With --memory: fp32 master weights.")] = False,
     checkpoint: Annotated[Checkpoint, MEMORY("--checkpoint", help=f"With --memory: {CHECKPOINT}")] = "none",
     loss: Annotated[Loss | None, MEMORY("--loss", help=f"With --memory: {LOSS}")] = None,
@@ -311,7 +311,7 @@ def fit(
     ] = None,
     slack: Annotated[
         float,
-        SEARCH("--slack", min=0.0, max=0.5, help="So much less than the largest may be taken for a better aspect."),
+        SEARCH("--slack", min=0.0, max=0.5, help="Share of the budget that may stay unused for a better aspect ratio."),
     ] = 0.01,
     json: JsonOption = False,
     set: SetOption = None,

@@ -37,7 +37,7 @@ def import_(
         WEIGHTS(
             "--ignore",
             metavar="FIELD",
-            help="A field of config.json that says nothing of what is computed (repeatable).",
+            help="A field of config.json that does not change what is computed (repeatable).",
         ),
     ] = None,
     check: Annotated[bool, WEIGHTS("--check", help="Compare outputs with transformers'.")] = False,

@@ -356,7 +356,7 @@ class _Counter:
             rules = ", ".join(f"`{rule}`" for rule in self.bounded)
             found.append(f"a mask by {rules} is known only when the model runs: all it may let through is counted")
         if convention in ("palm", "kaplan"):
-            found.append("blocks and ops are told by the convention `dense`")
+            found.append("FLOPs of blocks and ops are those of the convention `dense`")
         return found
 
     # --- a step of decoding ---

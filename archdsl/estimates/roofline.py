@@ -248,13 +248,13 @@ class _Roofline:
         if self.mesh.devices > 1 and self.device.interconnect is None and machine.node > 1:
             raise error(
                 "E0517",
-                f"the file of {self.device.name} says of no link to other devices",
+                f"the file of {self.device.name} names no link to other devices",
                 help="give it an `interconnect`, or say `--machine 1 --network 25e9` if each is a machine of its own",
             )
         if self.mesh.devices > machine.node and machine.between is None:
             raise error(
                 "E0517",
-                f"the file of {self.device.name} says of no network, and {self.mesh.devices:,} devices are in machines "
+                f"the file of {self.device.name} names no network, and {self.mesh.devices:,} devices are in machines "
                 f"of {machine.node:,}",
                 help=f"`--network 25e9` bytes/s a device (200 Gbit/s), or `--machine {self.mesh.devices}`",
             )

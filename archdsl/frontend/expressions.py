@@ -280,7 +280,7 @@ class Expressions(Calls):
                 "E0203",
                 "a bool tensor is no mask by itself",
                 span,
-                help="say what it tells: `keys(real)` or `queries(real)`",
+                help="say which positions it masks: `keys(real)` or `queries(real)`",
             )
         raise error("E0203", f"this must be a mask, and it is {kind_of(value)}", span)
 

@@ -280,7 +280,7 @@ def fit_from(
     elif source.is_file() and source.suffix != ".gguf":
         raise error(
             "E0531",
-            "tensors of a file are what a mapping says only beside their config.json",
+            "a mapping needs the config.json that lies beside the tensors",
             help="`--from hf FOLDER`, or a file with the spec's own names without `--map`",
         )
     elif mapping is None and is_own(source):

@@ -269,7 +269,10 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
         elif f.ours.isidentifier() and f.ours not in CONSTANTS:
             if found.values.setdefault(f.ours, value) not in (None, value):
                 other = shortened(json.dumps(found.values[f.ours]), 60)
-                raise error("E0533", f"`{f.names[0]}` of config.json is {json.dumps(value)}, not {other} as its like")
+                raise error(
+                    "E0533",
+                    f"`{f.names[0]}` of config.json is {json.dumps(value)}, and another field says {other}",
+                )
             if found.values[f.ours] is None and f.default in (None, "null"):
                 del found.values[f.ours]
         elif value is not None:
@@ -277,7 +280,7 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
     if said:
         shown = ", ".join(f"`{n}: {shortened(json.dumps(leaves[n]), 40)}`" for n in said[:8])
         options = " ".join(dict.fromkeys(f"--ignore {n.partition('.')[0]}" for n in said))
-        help_ = f"where they say nothing of what is computed: `{shortened(options, 200)}`"
+        help_ = f"where they do not change what is computed: `{shortened(options, 200)}`"
         raise error("E0533", f"the mapping of `{config.get('model_type')}` has no place for {shown}", help=help_)
     return found
 

@@ -215,7 +215,7 @@ class Mapper:
             rule = without_input(rule)
         indexed = rule.axes is not None and INDEX in atoms(rule.axes[1])
         if rule.theirs.count("*") != len(indices) + indexed:
-            self.misfits.add(f"`{rule.theirs}` and `{rule.ours[0]}` have other numbers of `*`", span=rule.span)
+            self.misfits.add(f"`{rule.theirs}` and `{rule.ours[0]}` have different numbers of `*`", span=rule.span)
             return None
         if rule.axes is None:
             name = _filled(rule.theirs, indices) + ending
@@ -283,7 +283,7 @@ class Mapper:
         left = [n for n in theirs if n not in taken and not any(p.fullmatch(m) for p in dropped for m in (n, base + n))]
         if left:
             misfits.add(
-                f"{len(left)} tensors of the checkpoint are nothing of the spec",
+                f"{len(left)} tensors of the checkpoint match no weight of the spec",
                 left,
                 help="a mapping drops by name what is not wanted: `drop a.*.b`",
             )

@@ -73,7 +73,7 @@ class Init(Entity):
 
 
 class Weight(Entity):
-    """A weight of a primitive: `path step.name` is its key. `kind` tells initialisation what it is: `matrix`,
+    """A weight of a primitive: `path step.name` is its key. `kind` tells initialization what it is: `matrix`,
     `embedding`, `bias`, `gain` (of a norm) or `raw`. A buffer (`trained=False`) that is `saved` belongs to the state,
     not to the count."""
 

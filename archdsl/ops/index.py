@@ -337,7 +337,7 @@ class Shift(Primitive):
         if not isinstance(by.value, int):
             raise call.error(
                 "E0204",
-                f"`shift` goes by a number of positions that is known before the model runs, not by {by}",
+                f"`shift` moves by a number of positions that is known before the model runs, not by {by}",
                 option="by",
             )
         demand_filling(call, "fill")

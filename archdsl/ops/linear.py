@@ -244,7 +244,7 @@ class Einsum(Primitive):
             if result.count(name) > 1:
                 raise call.error("E0204", f"the result has the axis `{name}` twice", option="pattern")
         if len(given) > len(LETTERS):
-            raise call.error("E0204", f"`einsum` tells at most {len(LETTERS)} axes apart", option="pattern")
+            raise call.error("E0204", f"`einsum` takes at most {len(LETTERS)} different axes", option="pattern")
 
     def parse(self, call: Application) -> tuple[list[list[str]], list[str]]:
         pattern = call.options["pattern"]

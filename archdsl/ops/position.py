@@ -371,13 +371,13 @@ def turn(call: Application, x: Value, options: Any) -> Value:
     head = x.shape[-1]
     dims = options.get("dims")
     if dims is None and options.get("fraction") is not None:
-        dims = whole_size(binary("*", head, options["fraction"]), "size", "the turned part of a head", call.span)
+        dims = whole_size(binary("*", head, options["fraction"]), "size", "the rotated part of a head", call.span)
         if dims.static:
             call.is_whole(dims)
             call.holds(">=", dims, 1)
     dims = head if dims is None else dims
     if dims.static and head.static and not call.holds("<=", dims, head, "rope turns no more channels than a head has"):
-        raise call.error("E0204", f"rope turns {dims} channels, and a head has {head}", option="position")
+        raise call.error("E0204", f"rope rotates {dims} channels, and a head has {head}", option="position")
     if dims.static and not call.holds("==", binary("%", dims, num(2)), 0, "rope needs an even number of channels"):
         raise call.error(
             "E0204",
@@ -390,9 +390,9 @@ def turn(call: Application, x: Value, options: Any) -> Value:
     if getattr(scaling, "name", "") == "ntk" and dims.static and not call.holds("!=", dims, 2):
         raise call.error(
             "E0204",
-            "`ntk` stretches all pairs of channels but the first, and rope turns one pair",
+            "`ntk` stretches all pairs of channels but the first, and rope rotates one pair",
             option="position",
-            help="turn at least 4 channels, or use `linear(factor)`",
+            help="rotate at least 4 channels, or use `linear(factor)`",
         )
     if getattr(scaling, "name", "") == "yarn" and theta.static and float(theta) <= 1:
         raise call.error(

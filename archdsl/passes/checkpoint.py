@@ -22,7 +22,7 @@ def checkpointed(model: Model, kind: Checkpoint) -> list[CallNode]:
     if not found:
         raise error(
             "E0527",
-            f"`{model.name}` has no stack of layers to compute again",
+            f"`{model.name}` has no stack of layers to recompute",
             help="a layer is a block that a `for` over a list calls; compile it without `--checkpoint`",
         )
     kept = (
@@ -34,7 +34,7 @@ def checkpointed(model: Model, kind: Checkpoint) -> list[CallNode]:
         raise error(
             "E0527",
             f"the layers of `{model.name}` are recurrences, of which no product can be kept alone",
-            help="`--checkpoint full` computes whole layers again",
+            help="`--checkpoint full` recomputes whole layers",
         )
     return kept
 

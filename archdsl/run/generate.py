@@ -192,7 +192,7 @@ def _demand_sampling(sampling: Sampling) -> None:
         )
     if not sampling.temperature and (sampling.top_k is not None or sampling.top_p is not None):
         name = "top_k" if sampling.top_k is not None else "top_p"
-        said = f"{name} says nothing at temperature 0, where the likeliest token is taken"
+        said = f"{name} has no effect at temperature 0, where the likeliest token is taken"
         raise error("E0503", said, help="give a temperature too: `--temperature 1`")
 
 

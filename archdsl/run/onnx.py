@@ -319,9 +319,7 @@ def demand_runtime(device: str, dtype: str) -> None:
     demand_packages("running a graph", "onnx", "onnx_ir", "onnxruntime")
     kind, colon, index = device.partition(":")
     if kind not in ("cpu", "cuda") or (colon and not (kind == "cuda" and index.isdecimal())):
-        raise error(
-            "E0502", f"onnxruntime is not asked for a device `{device}`", help="`--device cpu`, `cuda` or `cuda:1`"
-        )
+        raise error("E0502", f"onnxruntime has no device `{device}`", help="`--device cpu`, `cuda` or `cuda:1`")
     if kind == "cpu":
         if dtype == "bfloat16":
             raise error(

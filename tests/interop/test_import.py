@@ -262,7 +262,7 @@ UP = "model.layers.0.mlp.up_proj.weight"
     ("tensors", "config", "message"),
     [
         (without(UP), {}, f"lacks 1 of 21 tensors: `{UP}`"),
-        (lambda t: t | {"model.extra": t[UP].clone()}, {}, "nothing of the spec: `model.extra`"),
+        (lambda t: t | {"model.extra": t[UP].clone()}, {}, "match no weight of the spec: `model.extra`"),
         (lambda t: t | {UP: t[UP][:-1].clone()}, {}, f"`{UP}` is [79, 48], and the spec makes it [80, 48]"),
         (lambda t: t | {UP: t[UP].to(torch.int8)}, {}, "holds numbers of type I8"),
         (None, {"tie_word_embeddings": True}, "differ, and the spec has one tensor for both"),

@@ -272,7 +272,7 @@ def test_lengths_of_queries_or_of_keys_are_refused() -> None:
     model = positions_model(SCORES, "x + matmul(softmax(p) * ones(batch, time, time), x -> linear(8) as values)")
     with pytest.raises(ArchError, match=r"`ones` is given a length that may be that of queries or of keys"):
         torch_differences(model)
-    with pytest.raises(ArchError, match=r"a shape of time is ambiguous in a step"):
+    with pytest.raises(ArchError, match=r"a shape of time is ambiguous in a decode step"):
         differences(model)
 
 

@@ -55,7 +55,7 @@ class FormsWriter(PositionsWriter):
 
         def shapes(size: Size) -> Size:
             if len(parts) > 1 and not table and isinstance(size, Poly) and self.plan.time in size.symbols:
-                raise error("E0504", f"a shape of {size} is ambiguous in a step of decoding")
+                raise error("E0504", f"a shape of {size} is ambiguous in a decode step")
             return with_symbol(size, self.time, everything)
 
         builder.in_shapes = shapes

@@ -179,7 +179,7 @@ class PositionsWriter(GraphWriter):
         if not has(length, self.plan.time):
             return super().positions(length)
         if not is_time(length, self.plan.time):
-            raise error("E0504", f"positions up to {length} have no meaning in a step of decoding")
+            raise error("E0504", f"a decode step has no positions up to {length}")
         if self.table:
             return self.counted(new=False)
         self.asked_positions = True
@@ -198,7 +198,7 @@ class PositionsWriter(GraphWriter):
             position = self.counted(new=False)
             return add("Unsqueeze", [position, [-1]]), add("Unsqueeze", [position, [0]])
         if not (is_time(queries, time) or queries.value == 1) or not is_time(keys, time):
-            raise error("E0504", f"pairs of {queries} queries and {keys} keys have no meaning in a step of decoding")
+            raise error("E0504", f"a decode step has no pairs of {queries} queries and {keys} keys")
         self.asked_positions = True
         self.asked_pairs = True
         if self.by_row:

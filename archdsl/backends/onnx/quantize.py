@@ -156,7 +156,7 @@ def settle(quantizers: Sequence[Quantizer]) -> None:
     if quantizers and not any(q.made for q in quantizers):
         raise error(
             "E0504",
-            "the model has no matrix that could be quantized",
+            "the model has no weight matrix that can be quantized",
             notes=["linear layers and embeddings are; norms, biases and routers are not"],
             help="leave `--quantize` out",
         )

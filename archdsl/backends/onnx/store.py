@@ -125,7 +125,7 @@ def save(graphs: Mapping[Path, Written], model: Model, storage: Storage) -> Onnx
         checkpoint.demand(infos)
     given = checkpoint is not None or seed is not None
     if not given and (matrices or store != "safetensors"):
-        why = "weights of few bits are made from numbers" if matrices else "there is nothing to put inside"
+        why = "quantization needs the numbers of the weights" if matrices else "no numbers can be stored in the file"
         raise error("E0504", f"{why}: the model has no weights yet", help="give `--weights FILE` or `--seed N`")
     first.parent.mkdir(exist_ok=True)
     turned = matmul_ready(every) if store != "safetensors" else frozenset()

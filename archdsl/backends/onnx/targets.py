@@ -128,7 +128,7 @@ def target_for(options: GraphOptions) -> Target:
         able = [t.name for t in TARGETS.values() if t.offers("MatMulNBits", dtype)]
         raise error(
             "E0504",
-            f"the target `{target.name}` has no operator for weights of few bits in {dtype}",
+            f"the target `{target.name}` has no operator for quantized weights in {dtype}",
             help=f"`--quantize {options.quantize}` goes with `--target {' or '.join(able)}`",
         )
     return target

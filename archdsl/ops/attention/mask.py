@@ -90,7 +90,7 @@ class MaskTensor(Primitive):
 
     def needs_full_sequence(self, node: OpNode) -> str:
         drawn = node.options["mask"].drawn
-        return "draws keys among all positions of the sequence" if drawn else ""
+        return "draws random keys from all positions of the sequence" if drawn else ""
 
     def needs_tensor(self, options: Mapping[str, Any], inputs: Sequence[Any]) -> bool:
         queries, keys = inputs[0], inputs[1]

@@ -173,7 +173,7 @@ class Assigner:
         self.latent_bases = {v for latent in plan.latents.values() for v in latent.base}
         if not plan.whole <= plan.positional:
             spans = (span_of(n) for n in plan.step.nodes if n in plan.beside)
-            raise refuse("it reads scores at other queries or keys than the own", next(spans, None))
+            raise refuse("it reads scores at queries or keys other than its own", next(spans, None))
         assert plan.root is not None
         self.home = dict(self.homes(plan.root))
         self.kept_at_maker = self.of_shared()

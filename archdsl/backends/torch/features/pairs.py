@@ -24,7 +24,7 @@ def refuse(message: str, span: Span | None = None) -> ArchError:
 
 
 def misread(node: FlatNode) -> ArchError:
-    return refuse("this reads what is made of pairs of positions in a way that has no step", span_of(node))
+    return refuse("this op reads pairs of positions in a way that has no decode step", span_of(node))
 
 
 def span_of(node: FlatNode) -> Span | None:
@@ -114,7 +114,7 @@ class Pairs:
         sizes = [d for v in node.outputs for d in v.shape]
         fits = all(is_time(d, self.plan.time) or not (has(d, self.plan.time) or d.value == self.batch) for d in sizes)
         if isinstance(node, FlatScan) or not fits or not all(map(self.axes, node.outputs)):
-            raise refuse("what this makes of pairs of positions has no step", span_of(node))
+            raise refuse("the result of this op on pairs of positions has no decode step", span_of(node))
         if NEW in forms and self.at_new(node) is None:
             forms.add(ALL)  # of which rows are taken
         for form in forms:

@@ -74,7 +74,7 @@ class StepScope(TorchNodeScope):
         if not has(queries, plan.time) and not has(keys, plan.time):
             return None
         if not (is_time(queries, plan.time) or queries.value == 1) or not is_time(keys, plan.time):
-            raise refuse(f"pairs of {queries} queries and {keys} keys have no meaning in a step")
+            raise refuse(f"a decode step has no pairs of {queries} queries and {keys} keys")
         axes = ", None" * middle
         key = py("{s}.keys", s=state)
         if self.node in self.lowering.roles.window:
