@@ -216,3 +216,31 @@ def test_a_lint_says_where_and_what_to_do_and_is_no_error(code: str, tmp_path: P
     assert lint.help
     status, said = run("check", tmp_path / "spec.arch")
     assert (status, f"warning[{code}]" in said) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("equation", "told"),
+    [
+        ("cast(later, float) * -inf", True),
+        ("later * -inf", True),
+        ("-inf * x[:, 0]", True),
+        ("where(later, -inf, s) * cast(later, float)", True),
+        ("unsqueeze(where(later, 0.0, 1.0), 0) * unsqueeze(where(later, s, -inf), 0)", True),
+        ("where(later, -inf, s)", False),
+        ("0.5 * where(later, -inf, s)", False),
+        ("where(later, -inf, s) * exp(s)", False),
+        ("where(later, -inf, s) + where(later, 0.0, 1.0)", False),
+        ("where(later, -1e9, s) * cast(later, float)", False),
+        ("maximum(s, -inf) * cast(later, float)", False),
+    ],
+)
+def test_infinity_times_what_may_be_zero(equation: str, told: bool) -> None:
+    text = f"""model m(x: [batch, time, 8]) {{
+      later = indices(time) > unsqueeze(indices(time), 1)
+      s = einsum("b i d, b j d -> b i j", x, x)
+      y = {equation}
+      return y
+    }}"""
+    found = check(text=text)
+    assert not [d.message for d in found if d.is_error]
+    assert [d.code for d in found if d.code == "W0410"] == ["W0410"] * told

@@ -3,8 +3,9 @@ only."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from archdsl.dependence.causality import assumptions
 from archdsl.dependence.rows import mixing
@@ -15,7 +16,7 @@ from archdsl.frontend.scalings import SCALINGS
 from archdsl.frontend.schemes import SCHEMES
 from archdsl.ir import masks
 from archdsl.ir.dims import Num
-from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, OpNode, Value
+from archdsl.ir.graph import Block, CallNode, Graph, Input, LoopNode, Model, OpNode, Value
 from archdsl.ir.paths import is_reserved
 from archdsl.ir.walk import every_node, nodes_below, ops_below
 from archdsl.ir.weights import weights
@@ -52,6 +53,7 @@ def lints(model: Model, module: SpecModule) -> list[Diagnostic]:
         *_assumed(model),
         *_mixed_rows(model),
         *_widened(model),
+        *_infinite_products(model),
     ]
     unique = {(d.code, d.message, d.span): d for d in found}
     return sorted(unique.values(), key=lambda d: d.span.start if d.span is not None else 0)
@@ -343,3 +345,44 @@ def _widened(model: Model) -> Iterator[Diagnostic]:
             text = "the layers hand on float32, in which all that follows is computed, whatever the model's type"
             help_ = "`cast_like(y, x)` brings a tensor to the type of another"
             yield Diagnostic("W0409", text, span, help=help_)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def _infinite_products(model: Model) -> Iterator[Diagnostic]:
+    """W0410: products of infinity and what may be 0, which are NaN."""
+    for block, span in _blocks(model.block, model.block.span, set()):
+        nodes = [*_ops(block.graph)]
+        makers = {v: n for n in nodes for v in n.outputs}
+        for node in nodes:
+            if node.op.sign != "*":
+                continue
+            for x, other in (node.inputs, node.inputs[::-1]):
+                literal = isinstance(x, Num) and isinstance(other, Value)
+                masked = any(map(math.isinf, _picked(x, makers)))
+                if (literal and math.isinf(_plain(x))) or (masked and 0.0 in _picked(other, makers)):
+                    text = "infinity is multiplied by what may be 0, which gives NaN"
+                    help_ = "choose between them instead: `where(mask, -inf, scores)`"
+                    yield Diagnostic("W0410", text, _in_file(node.span) or span, help=help_)
+                    break
+
+
+def _picked(x: Input, makers: Mapping[Value, OpNode]) -> set[float]:
+    """Numbers that elements of a tensor are plainly seen to be: those that `where` chooses, and 0 and 1 of a truth
+    value."""
+    while isinstance(x, Value) and not x.is_bool and x in makers and makers[x].op.moves:
+        x = makers[x].inputs[0]
+    if isinstance(x, Value) and x.is_bool:
+        return {0.0, 1.0}
+    node = makers.get(x) if isinstance(x, Value) else None
+    if node is None or not node.op.elementwise:
+        return set()
+    rest = (None,) * (len(node.inputs) - 1)
+    chosen = (node.op.picks(node, (truth, *rest)) for truth in (0.0, 1.0))
+    return {_plain(node.inputs[i]) for i in chosen if i is not None}
+
+
+def _plain(x: Input) -> float:
+    """The number that an input is; NaN for tensors and for sizes that only the running model knows."""
+    return float(x) if isinstance(x, Num) and x.static else math.nan
