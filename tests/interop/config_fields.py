@@ -64,6 +64,15 @@ ENOUGH = 3
 KINDS = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention", "mlp", "moe")
 
 
+LEGAL: dict[str, list[Any]] = {
+    "out_features": [["stage1"], ["stage2"]],
+    "vocab_list": [["<cls>", "a"]],
+    "mtp_hybrid_override_pattern": ["E", "*E"],
+    "mrope_section": [[1, 2, 1], [2, 1, 1]],
+}
+"""Values of fields that no rule finds."""
+
+
 @dataclass
 class Tried:
     """The other values of one field: those that change no bit of what transformers computes, those that change its
@@ -195,6 +204,8 @@ class Subject:
         lists: list[Any] = [[0], [1], [0, 1]]
         if last.endswith("_types"):
             lists = [layers * [kind] for kind in KINDS] + [layers * ["sparse"], layers * ["dense"]]
+        if last in LEGAL:
+            return LEGAL[last]
         if value is None:
             return [4, 3, True, 0.5, *texts, *lists]
         if isinstance(value, bool):
