@@ -1,6 +1,7 @@
 """Fits: the largest model there is within the budget, found without counting all of them."""
 
 import json
+import time
 from dataclasses import replace
 from math import log
 from typing import Any
@@ -183,6 +184,28 @@ def test_the_set_line_makes_the_model() -> None:
 def test_what_is_set_does_not_follow() -> None:
     report = fit("llama3_8b", vary=["width"], params=8_000_000_000, set={"hidden": 1024, "kv_heads": 1, "layers": 4})
     assert report.followed == {"heads": report.varied["width"] // 128}
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ({"vary": ["layers"], "params": 10**15}, "the largest model, layers = 4,347, has 949,183,541,248 parameters"),
+        ({"vary": ["width"], "params": 10**30}, None),
+        ({"vary": ["layers", "width"], "params": 10**18}, "layers = 4,347, width = 556,544"),
+        ({"vary": ["batch"], "memory": 2**70}, None),
+        ({"vary": ["batch"], "memory": 10**30}, "no size below 2 ** 62 uses the budget"),
+    ],
+)
+def test_absurd_budgets_end_soon(question: dict[str, Any], said: str | None) -> None:
+    """In seconds: with the budget used, or with the largest model that a limit of the compiler leaves."""
+    start = time.process_time()
+    if said is None:
+        assert 0.99 < fit("llama3_8b", **question).used <= 1
+    else:
+        with pytest.raises(archdsl.ArchError, match="E0505") as caught:
+            fit("llama3_8b", **question)
+        assert said in str(caught.value)
+    assert time.process_time() - start < 10
 
 
 def test_of_two_budgets_one_binds() -> None:

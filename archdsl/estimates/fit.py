@@ -61,7 +61,7 @@ AROUND = {1: 12, 2: 2, 3: 1}
 """So many steps around the spec's proportions are tried of each size but the finest one, by how many these are."""
 SPREAD = 2.0
 """Sizes stay within such a factor of the spec's proportions."""
-_FARTHEST = 2**40
+_FARTHEST = 2**62
 _PLENTY = 4096
 
 Values = dict[str, int]
@@ -334,6 +334,8 @@ class _Search:
     memo: dict[tuple[int, ...], _Counted | None] = field(default_factory=dict)
     trouble: ArchError | None = None
     """What was wrong with the first impossible model."""
+    beyond: dict[tuple[int, ...], ArchError] = field(default_factory=dict)
+    """Models that are too large for a limit of the compiler, with what it says."""
 
     def step(self, name: str) -> int:
         """What `name` is a multiple of. A width also leaves each head its size."""
@@ -399,37 +401,45 @@ class _Search:
             except ArchError as problem:
                 if any(hopeless(d.code) or d.code in ("E0504", "E0527") for d in problem.diagnostics):
                     raise
+                if any(d.code == "E0404" for d in problem.diagnostics):
+                    self.beyond[key] = problem
                 self.trouble = self.trouble or problem
                 self.memo[key] = None
         return self.memo[key]
 
     def used(self, values: Values) -> float | None:
-        """What part of the nearest budget a model uses; more than 1 where it does not fit."""
+        """What part of the nearest budget a model uses: more than 1 where it does not fit, infinity where it is beyond
+        a limit of the compiler, None where the spec is wrong."""
         p = self.count(values)
         if p is None:
-            return None
+            return math.inf if self.limit(values) is not None else None
         return max(n / self.budget[name] for name, n in p.counts.items() if name in self.budget)
+
+    def limit(self, values: Values) -> ArchError | None:
+        """Return what says that a model is too large for a limit of the compiler."""
+        return self.beyond.get(tuple(values[name] for name in self.sizes))
 
     # --- along one size ---
 
     def below(self, at: Callable[[int], Values], last: int, first: int) -> tuple[int | None, bool]:
-        """The largest possible step from `first` to `last`, and whether all of them were tried."""
+        """The largest step from `first` to `last` that is possible or beyond a limit, and whether all were tried."""
         for i in range(last, max(first, last - TRIES + 1) - 1, -1):
-            if self.count(at(i)) is not None:
+            if self.used(at(i)) is not None:
                 return i, True
         return None, last - TRIES + 1 <= first
 
-    def largest(self, at: Callable[[int], Values], first: int, last: int | None) -> tuple[int | None, int | None]:
-        """The largest step that fits, and the smallest one that is possible; None where there is none."""
+    def largest(
+        self, at: Callable[[int], Values], first: int, last: int | None, too_far: int | None = None
+    ) -> tuple[int | None, int | None]:
+        """The largest step that fits, and the smallest one that is possible; None where there is none. `too_far` is a
+        step that is known not to fit."""
         ends = range(first, first + TRIES if last is None else min(last, first + TRIES - 1) + 1)
         smallest = next((i for i in ends if self.count(at(i)) is not None), None)
         if smallest is None or (self.used(at(smallest)) or 0.0) > 1:
             return None, smallest
         best = smallest
-        if last is None:
-            too_far = self._too_far(at, best)
-        else:
-            too_far = last + 1
+        if too_far is None:
+            too_far = self._too_far(at, best) if last is None else last + 1
         floor = best
         iteration = 0
         while too_far - floor > 1:
@@ -446,7 +456,7 @@ class _Search:
 
     def _too_far(self, at: Callable[[int], Values], best: int) -> int:
         """A step that does not fit, or from which on none is possible."""
-        step, none_since = 1, None
+        step, none_since, largest = 1, None, best
         while best + step < _FARTHEST:
             i, _ = self.below(at, best + step, best + 1)
             if i is not None and (self.used(at(i)) or 0.0) > 1:
@@ -457,7 +467,14 @@ class _Search:
             if i is not None and step > _PLENTY and self.used(at(i)) == self.used(at(best)):
                 raise _unbounded(self)
             step *= 2
-        raise _unbounded(self)
+            largest = i if i is not None else largest
+        if largest == best or self.used(at(largest)) == self.used(at(best)):
+            raise _unbounded(self)
+        raise error(
+            "E0505",
+            f"no size below 2 ** 62 uses the budget: {_holding(self, 'largest', at(largest))}",
+            help="a smaller budget",
+        )
 
     def _guess(self, at: Callable[[int], Values], best: int, floor: int, too_far: int, iteration: int) -> int:
         """Where to look next: where a straight line meets the budget, and every third time in the middle."""
@@ -465,7 +482,7 @@ class _Search:
         known = tuple(at(too_far)[name] for name in self.sizes) in self.memo
         high = self.used(at(too_far)) if known else None
         middle = (floor + too_far) // 2
-        if iteration % 3 != 2 and low is not None and high is not None and high > low:
+        if iteration % 3 != 2 and low is not None and high is not None and low < high < math.inf:
             middle = best + int((1 - low) / (high - low) * (too_far - best))
         return min(max(middle, floor + 1), too_far - 1)
 
@@ -486,11 +503,16 @@ def _one(search: _Search) -> Values:
 
 def _most(search: _Search, at: Callable[[int], Values], last: int | None) -> int:
     """The largest step, up to `last`, at which sizes fit. Raises ArchError E0505 where none fits, and where the budget
-    does not depend on them."""
+    does not depend on them or is so large that a limit of the compiler comes first."""
     best, smallest = search.largest(at, 1, last)
     if best is None:
         raise _nothing(search, None if smallest is None else at(smallest))
-    if last is None and best != smallest and search.used(at(best)) == search.used(at(smallest or 1)):
+    farther = range(best + 1, best + TRIES + 1 if last is None else min(last, best + TRIES) + 1)
+    next_ = next((i for i in farther if search.used(at(i)) is not None), None)
+    if next_ is not None and (limit := search.limit(at(next_))) is not None:
+        raise _limited(search, at(best), limit)
+    grown = at(best) != at(smallest or 1)
+    if last is None and grown and search.used(at(best)) == search.used(at(smallest or 1)):
         raise _unbounded(search)
     return best
 
@@ -504,9 +526,7 @@ def _several(
     def scaled(i: int) -> Values:
         return {name: max(1, round(n * i / PARTS / steps[name])) * steps[name] for name, n in own.items()}
 
-    best, smallest = search.largest(scaled, 1, None)
-    if best is None:
-        raise _nothing(search, None if smallest is None else scaled(smallest))
+    best = _most(search, scaled, None)
     finest = min(own, key=lambda name: steps[name] / own[name])
     others = [name for name in own if name != finest]
     around = AROUND.get(len(others), 0)
@@ -540,7 +560,7 @@ def _several(
             small.append(point)
             found.append(at(last))
         else:
-            j, _ = search.largest(at, first, last)
+            j, _ = search.largest(at, first, last, last if search.used(at(last)) is not None else None)
             found += [at(j)] if j is not None else []
     found = found or [centre]
     size = next((name for name in search.budget if name != "memory"), "parameters")
@@ -607,6 +627,16 @@ def _unbounded(search: _Search) -> ArchError:
     return error("E0505", said, help="vary something else")
 
 
+def _limited(search: _Search, largest: Values, limit: ArchError) -> ArchError:
+    """A limit of the compiler is nearer than the budget."""
+    first = limit.diagnostics[0]
+    return error(
+        "E0505",
+        f"the budget is beyond what can be compiled: {_holding(search, 'largest', largest)}; {first.message}",
+        help=first.help or "a smaller budget",
+    )
+
+
 def _nothing(search: _Search, smallest: Values | None) -> ArchError:
     """Nothing fits, or nothing is possible at all."""
     steps = ", ".join(f"`--multiple {n}={search.step(n)}`" for n in search.sizes if search.step(n) > 1)
@@ -618,20 +648,24 @@ def _nothing(search: _Search, smallest: Values | None) -> ArchError:
             f"no size of {' and '.join(f'`{n}`' for n in search.sizes)} makes a model: {first}",
             help=f"give other multiples, now {steps}" if steps else "`--set` gives what depends on it a value",
         )
-    p = search.count(smallest)
+    return error(
+        "E0505",
+        f"nothing fits: {_holding(search, 'smallest', smallest)}",
+        help=f"a larger budget, or smaller multiples than {steps}" if steps else "a larger budget",
+    )
+
+
+def _holding(search: _Search, which: str, values: Values) -> str:
+    """Return a sentence on what of the budgets the smallest or the largest model uses."""
+    p = search.count(values)
     assert p is not None
-    sizes = ", ".join(f"{k} = {v:,}" for k, v in smallest.items())
+    sizes = ", ".join(f"{k} = {v:,}" for k, v in values.items())
     counts = {name: n for name, n in p.counts.items() if name in search.budget}
     units = {"parameters": "parameters", "active": "parameters active", "memory": "bytes of memory"}
     holds = " and ".join(f"{n:,} {units[name]}" for name, n in counts.items())
-    smallest_ = "run" if search.of_run else "model"
     if p.memory is not None and p.memory.bytes > search.budget["memory"]:
         holds += f", {p.memory.terms[p.memory.term]:,} of them for {p.memory.term}"
-    return error(
-        "E0505",
-        f"nothing fits: the smallest {smallest_}, {sizes}, has {holds}",
-        help=f"a larger budget, or smaller multiples than {steps}" if steps else "a larger budget",
-    )
+    return f"the {which} {'run' if search.of_run else 'model'}, {sizes}, has {holds}"
 
 
 def _report(

@@ -57,7 +57,16 @@ class Loops(Expressions):
         names: dict[tuple[str, int], str] = {}
         elements = {id(item): item for item in items}  # mostly one, many times
         keys = {n: value_key(element) for n, element in elements.items()}
+        after: dict[tuple[int, int], int] = {}
+        """By element and the body before it, which body follows: the state is the one that that body left."""
         for item in items:
+            step = id(item), iterations[-1] if iterations else -1
+            if step in after and not bodies[after[step]][1]:
+                iterations.append(after[step])
+                emitted.append(())
+                continue
+            if iterations:
+                state = self._left(carried, bodies[iterations[-1]][0])
             shapes = tuple((tuple(d.value for d in v.shape), v.dtype) for v in state)
             key = (keys[id(item)], shapes)
             if key not in memo:
@@ -73,12 +82,9 @@ class Loops(Expressions):
                     raise ReportedError  # one iteration after the other has the same mistakes
             for first, value in zip(firsts[memo[key]], state, strict=True):
                 scope.frame.same_shape(first.shape, value.shape, TURNS)
+            after[step] = memo[key]
             iterations.append(memo[key])
-            graph, emits = bodies[memo[key]]
-            ends = graph.outputs[: len(carried)]
-            state = [
-                Value(v.shape, v.dtype, n, v.span, True) for n, v in zip(carried, ends, strict=True) if v is not None
-            ]
+            emits = bodies[memo[key]][1]
             emitted.append(tuple(Value(v.shape, v.dtype, "", v.span) for v in emits))
             if item is None and not emits and len(iterations) > 1 and iterations[-1] == iterations[-2]:
                 rest = len(items) - len(iterations)  # all of them as this one: nothing told them apart but their shapes
@@ -86,6 +92,8 @@ class Loops(Expressions):
                 iterations += [iterations[-1]] * rest
                 emitted += [()] * rest
                 break
+        if iterations:
+            state = self._left(carried, bodies[iterations[-1]][0])
         if not any(g.nodes or g.outputs != g.inputs for g, _ in bodies):
             if not items:
                 self._fixed_iterations(scope, source)
@@ -100,6 +108,15 @@ class Loops(Expressions):
         )
         scope.vars.update(zip(carried, state, strict=True))
         return [v for iteration in emitted for v in iteration] if collect else None
+
+    @staticmethod
+    def _left(carried: Sequence[str], body: Graph) -> list[Value]:
+        """Return the tensors that an iteration leaves to the next one."""
+        return [
+            Value(v.shape, v.dtype, n, v.span, True)
+            for n, v in zip(carried, body.outputs, strict=False)
+            if v is not None
+        ]
 
     def _names(self, s: ast.For) -> tuple[list[str], set[str]]:
         """What the body assigns, and what it reads; a loop in a loop is asked for it in each iteration."""

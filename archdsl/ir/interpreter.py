@@ -136,11 +136,17 @@ class Interpreter(ABC, Generic[Fact]):
         state = [run.fact(v) for v in node.starts]
         runs = run.inner[node] = []
         memo: dict[Hashable, Run[Fact]] = {}
+        after: dict[tuple[int, int], Run[Fact]] = {}  # by body and the visit before it; comparing facts takes longer
+        inner: Run[Fact] | None = None
         for iteration, which in enumerate(node.iterations):
-            key = (which, *state)
-            inner = memo.get(key)
+            step = which, id(inner)
+            inner = after.get(step)
             if inner is None:
-                inner = memo[key] = self.within(node.bodies[which], state, run, node, iteration)
+                key = (which, *state)
+                inner = memo.get(key)
+                if inner is None:
+                    inner = memo[key] = self.within(node.bodies[which], state, run, node, iteration)
+                after[step] = inner
             runs.append(inner)
             ends = inner.ends
             state = ends[: len(state)]
