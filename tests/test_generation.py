@@ -109,3 +109,18 @@ def test_a_prompt_that_the_model_itself_refuses(tmp_path: Path) -> None:
     message = "k of `topk` must be at most the length of the axis, as `minimum(4, time)` is"
     assert f"the model refused its inputs: {message}" in " ".join(err.split())
     assert run(str(spec), "--prompt", "1 2 3 4", "--max-new-tokens", "2")[0] == 0
+
+
+def test_a_refusal_names_the_tensor_that_may_be_assumed_causal(tmp_path: Path) -> None:
+    spec = tmp_path / "m.arch"
+    spec.write_text("""model m(tokens: token[batch, time]) {
+      x = tokens -> embedding(32, 8)
+      later = unsqueeze(indices(time), 0) > unsqueeze(indices(time), 1)
+      scores = where(later, -inf, einsum("b i d, b j d -> b i j", x, x -> linear(8) as keys))
+      best, at = topk(scores, 4)
+      w = softmax(where(scores < best[..., 3:], -inf, scores))
+      return matmul(w, x -> linear(8) as values) -> linear(32) as head
+    }""")
+    status, _, err = run(str(spec), "--prompt", "1 2 3 4")
+    assert status == 1
+    assert "`assume causal(best)` says that all does" in " ".join(err.split())

@@ -86,5 +86,8 @@ def read_too_far(model: Model, output: Value, sequence: InputAxis) -> Diagnostic
         return None
     what, span = next(((f"what `{n.op.name}` gives", n.span) for n in walk.ahead), ("its result", None))
     message = f"`{model.name}` cannot be decoded step by step: {what} depends on how many positions follow"
-    help_ = "0 counts for nothing in a sum, and `-inf` in softmax and `max`; `assume causal(y)` says that all does"
+    name = next((n.outputs[0].name for n in walk.ahead if n.outputs[0].name), "y")
+    help_ = (
+        f"0 counts for nothing in a sum, and `-inf` in softmax and `max`; `assume causal({name})` says that all does"
+    )
     return Diagnostic("E0504", message, span, help=help_)
