@@ -4,7 +4,8 @@
     python -m tests.messages --words    # the words that stand in it, as tests/words.txt lists them
 
 Texts are taken from the source: what has two words in a row is prose, but for docstrings, for code that is emitted and
-for the rules of the verifier. The docstrings of commands are their help; the pages of findings are listed, too.
+for the rules of the verifier. The docstrings of commands are their help; the pages of findings are
+listed, too, and last what is said of the wrong example of each.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+from archdsl.api import check
+from archdsl.diagnostics.render import render_text
 
 PACKAGE = Path(__file__).resolve().parents[1] / "archdsl"
 PAGES = PACKAGE / "diagnostics" / "pages"
@@ -97,6 +101,10 @@ def main() -> None:
         return
     for m in listing:
         print(f"archdsl/{m.file}:{m.line}: {m.by}: {' '.join(m.text.split())}")
+    for page in sorted(PAGES.glob("*.md")):
+        wrong = re.search(r"## Wrong\n\n```arch\n(.+?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+        if wrong is not None:
+            print(f"\n{page.stem}, as its wrong example is told:\n{render_text(check('spec.arch', text=wrong[1]))}")
 
 
 if __name__ == "__main__":
