@@ -130,17 +130,7 @@ CIRCLES: dict[tuple[When, ...], list[set[str]]] = {
     ("loading", "calling"): [
         {"syntax.hints", "syntax.parse"},
         {"ir.op", "ir.signature"},
-        {
-            "backends.torch.classes",
-            "backends.torch.features",
-            "backends.torch.features.checkpoint",
-            "backends.torch.features.cpu",
-            "backends.torch.features.float8",
-            "backends.torch.features.generate",
-            "backends.torch.features.loss",
-            "backends.torch.features.parallel",
-            "backends.torch.features.varlen",
-        },
+        {"backends.torch.classes", "backends.torch.features", "backends.torch.features.checkpoint"},
     ],
     ("loading", "typing"): [
         {"backends.onnx.moe", "backends.onnx.quantize", "backends.onnx.scope", "backends.onnx.write"},
