@@ -218,20 +218,22 @@ class FileWriter:
         return ["", "    def __post_init__(self) -> None:", *lines] if lines else []
 
     def _sizes(self, names: Sequence[str]) -> list[str]:
-        """The lines that assert that the Config's sizes are whole numbers of at least 1."""
+        """The lines that assert that the Config's sizes are whole numbers of at least 1, and make them ints."""
         others = [f'"{name}"' for name in map(field_name, self.fields) if name not in names]
-        message = self.message("NAME must be a whole number of at least 1").replace("NAME", "{name}")
-        check = f"assert isinstance(size, int) and size >= 1, {'' if message[0] == 'f' else 'f'}{message}"
-        if self.all_are_fields and not others:
-            return ["        for name, size in vars(self).items():", f"            {check}"]
+        lines = [
+            'assert isinstance(size, int | float) and size % 1 == 0 < size, f"{name} must be a whole number >= 1"',
+            "setattr(self, name, int(size))  # 24.0 is 24",
+        ]
         if self.all_are_fields and len(others) < len(names):
-            test = f"name != {others[0]}" if len(others) == 1 else f"name not in ({', '.join(others)})"
-            head = ["for name, size in vars(self).items():", f"    if {test}:", f"        {check}"]
+            if others:
+                test = f"name != {others[0]}" if len(others) == 1 else f"name not in ({', '.join(others)})"
+                lines = [f"if {test}:", *(f"    {line}" for line in lines)]
+            lines = ["for name, size in vars(self).items():", *(f"    {line}" for line in lines)]
         else:
             shown = ", ".join(f'"{name}"' for name in names)
             loop = f"for name in ({shown}{',' * (len(names) == 1)}):"
-            head = [loop, "    size = getattr(self, name)", f"    {check}"]
-        return [f"        {line}" for line in head]
+            lines = [loop, "    size = getattr(self, name)", *(f"    {line}" for line in lines)]
+        return [f"        {line}" for line in lines]
 
     @property
     def fields(self) -> Iterable[str]:

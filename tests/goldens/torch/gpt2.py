@@ -22,7 +22,8 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
-            assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
+            assert isinstance(size, int | float) and size % 1 == 0 < size, f"{name} must be a whole number >= 1"
+            setattr(self, name, int(size))  # 24.0 is 24
         assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
 
 

@@ -24,7 +24,8 @@ class Config:
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
             if name != "groups":
-                assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
+                assert isinstance(size, int | float) and size % 1 == 0 < size, f"{name} must be a whole number >= 1"
+                setattr(self, name, int(size))  # 24.0 is 24
         assert self.groups == 0, f"`groups == 0` was decided by these numbers: compile again with --set: {self}"
         assert self.top_k <= self.experts, f"top_k must be at most the number of experts: {self}"
         assert self.top_k < self.experts, "`k < experts` was decided by these numbers: compile again with --set"

@@ -25,7 +25,8 @@ class Config:
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
             if name not in ("narrow", "dropout"):
-                assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
+                assert isinstance(size, int | float) and size % 1 == 0 < size, f"{name} must be a whole number >= 1"
+                setattr(self, name, int(size))  # 24.0 is 24
         assert isinstance(self.narrow, int), f"narrow must be a whole number: {self}"
         assert 0 <= self.dropout < 1, f"dropout must be at least 0 and less than 1: {self}"
         assert self.narrow != 0, f"`width / narrow` must not divide by 0: {self}"

@@ -24,7 +24,8 @@ class Config:
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
             if name not in ("stacks", "depth"):
-                assert isinstance(size, int) and size >= 1, f"{name} must be a whole number of at least 1: {self}"
+                assert isinstance(size, int | float) and size % 1 == 0 < size, f"{name} must be a whole number >= 1"
+                setattr(self, name, int(size))  # 24.0 is 24
         assert self.stacks == 3, f"`forward` is written for stacks == 3: compile again with --set: {self}"
         assert self.depth == 10, f"`forward` is written for depth == 10: compile again with --set: {self}"
 
