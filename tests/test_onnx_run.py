@@ -237,7 +237,7 @@ def test_what_is_kept() -> None:
 
 def test_nothing_to_quantize_is_an_error() -> None:
     text = "model m(x: [batch, time, 8]) { return x -> layernorm }"
-    with pytest.raises(ArchError, match=r"E0504\]: the model has no matrix"):
+    with pytest.raises(ArchError, match=r"E0504\]: the model has no weight matrix"):
         write(load(text=text), GraphOptions(target="ort-cpu", quantize="int8"))
 
 

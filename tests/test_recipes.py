@@ -164,7 +164,7 @@ def test_what_has_files_of_its_own(tmp_path: Path) -> None:
     checkout.insert(counts, "params=Params(\n", textwrap.indent(value, "            "))
 
     page, lint = shown("Add a lint")
-    checkout.add("archdsl/diagnostics/pages/W0410.md", page)
+    checkout.add("archdsl/diagnostics/pages/W0499.md", page)
     checkout.insert("archdsl/frontend/lint.py", "\n\n\n", f"{lint}\n\n")
     checkout.insert("archdsl/frontend/lint.py", "        *_widened(model),\n", "        *_once(model),\n")
 
@@ -182,7 +182,7 @@ def test_what_has_files_of_its_own(tmp_path: Path) -> None:
         "compile m.arch --to torch --with size",
         "estimate m.arch --json",
         "schema estimate",
-        "explain W0410",
+        "explain W0499",
         "check wrong.arch",
         "check right.arch",
         "import squared.hf --no-weights -o squared.arch",
@@ -196,7 +196,7 @@ def test_what_has_files_of_its_own(tmp_path: Path) -> None:
     assert json.loads(estimated)["params"]["largest"] == 1024 * 64
     assert "Numbers in its largest weight." in described
     assert of_lint == page
-    assert "warning[W0410]" in warned
+    assert "warning[W0499]" in warned
     assert "warning" not in silent
     assert "squared.arch" in imported
     assert "again.safetensors" in again

@@ -7,6 +7,8 @@ adds nothing (`full & m` is m).
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
@@ -287,9 +289,38 @@ def holds(rule: str, numbers: Sequence[int], query: Any, key: Any) -> Any:
     """Whether a rule of positions lets a query see a key; of arrays of positions, for each of them."""
     row = RULES[rule]
     assert not row.drawn, rule
-    return _compiled(row.condition, row.numbers)(query, key, abs(query - key), *numbers)
+    names = {"query": query, "key": key, "distance": abs(query - key), **dict(zip(row.numbers, numbers, strict=True))}
+    return _value(_parsed(row.condition), names)
+
+
+_OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+}
 
 
 @cache
-def _compiled(condition: str, numbers: tuple[str, ...]) -> Callable[..., Any]:
-    return eval(f"lambda {', '.join(('query', 'key', 'distance', *numbers))}: {condition}")  # type: ignore[no-any-return]
+def _parsed(condition: str) -> ast.expr:
+    return ast.parse(condition, mode="eval").body
+
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """Return the value of a condition of `RULES` for these positions and numbers."""
+    match node:
+        case ast.Name(id=name):
+            return names[name]
+        case ast.Constant(value=number):
+            return number
+        case ast.BinOp(left=left, op=op, right=right) | ast.Compare(left=left, ops=[op], comparators=[right]):
+            return _OPERATORS[type(op)](_value(left, names), _value(right, names))
+    raise ValueError(f"a condition is made of names, numbers and {', '.join(c.__name__ for c in _OPERATORS)}")

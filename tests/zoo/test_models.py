@@ -42,6 +42,8 @@ LAYERS = {
     "switch:switch_large_128": 48,
     "switch:switch_xxl": 48,
     "switch:switch_c": 30,
+    "glm4_5:glm4_5": 92,  # `dense_layers` are the first of `layers`
+    "glm4_5:glm4_5_air": 46,
     "show_attend_tell:show_attend_tell": 16,  # convolutions of VGG-19
 }
 """Layers of models whose `layers`, `dense_layers` and `sparse_layers` are not all of them."""
