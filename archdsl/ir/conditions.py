@@ -57,7 +57,7 @@ def conditions(model: Model) -> tuple[Condition, ...]:
         root.sizes |= {left.name for left, op, right in found if isinstance(left, Var) and _is_size(op, right)}
     kept = _pinned([c for said, c in found.items() if not _follows(said, found)], root.values)
     kept.sort(key=lambda c: _rounds(c.left) or _rounds(c.right))  # what they divide by is not 0
-    counted, bounded = root.counted(carried), {c.left for c in kept}
+    counted, bounded = root.counted(carried), {c.left for c in kept if _is_size(c.op, c.right)}  # from below
     for name in map(Var, reversed(root.values)):
         if name.name in counted - root.sizes:
             kept.insert(0, Condition(Bin("%", name, ONE), "==", ZERO, f"{name.name} must be a whole number"))

@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -42,7 +43,7 @@ from archdsl.backends.torch.tree import Made, NumberLeaf, Part, PyNode, Read, Va
 from archdsl.diagnostics import InternalError
 from archdsl.frozen import Entity, Frozen
 from archdsl.ir import dims
-from archdsl.ir.dims import Poly
+from archdsl.ir.dims import Poly, Symbol
 from archdsl.ir.graph import Block, Model, Value
 from archdsl.ir.weights import weights
 
@@ -104,6 +105,10 @@ def validate(text: str, classes: Classes) -> None:
 
 class FractionError(Exception):
     """The sizes chosen for axes give a size that is not whole."""
+
+    def __init__(self, size: Poly, number: Any) -> None:
+        self.divided = {a.name for m, _ in size.terms for a, power in m if isinstance(a, Symbol) and power > 0}
+        self.denominator = Fraction(number).denominator
 
 
 class Terms:
@@ -536,7 +541,7 @@ class Meaning(Evaluator):
         if isinstance(n.value, Poly):
             found = self.sizes[n.value]
             if not isinstance(found, int) and not n.real:
-                raise FractionError
+                raise FractionError(n.value, found)
             return Real(float(found)) if n.real else found
         plain = value_of(n.value)
         return plain if isinstance(plain, int) and not n.real else Real(float(plain))
@@ -664,13 +669,17 @@ class Validator:
         self.functions()
         self.groups = {g.name: g for g in self.classes.groups}
         symbols = sorted({s.name for s in self.model.symbols})
+        numbers = dict(zip(symbols, PRIMES, strict=False))
         try:
-            self.sizes = Sizes(dict(zip(symbols, PRIMES, strict=False)))
-            self.judge()
+            self.judge(numbers)
         except FractionError:  # the model asks for multiples of something
-            self.sizes = Sizes({name: prime * MANY for name, prime in zip(symbols, PRIMES, strict=False)})
-            self.seen = set()
-            self.judge()
+            numbers = {name: n * MANY for name, n in numbers.items()}
+            for _ in symbols:
+                try:
+                    return self.judge(numbers)
+                except FractionError as e:  # and of sizes: what one divides becomes a multiple of it
+                    numbers |= {name: n * e.denominator for name, n in numbers.items() if name in e.divided}
+            self.judge(numbers)
 
     def functions(self) -> None:
         """Judge the functions that ops have defined."""
@@ -686,8 +695,9 @@ class Validator:
             if len(f.body) != 1 or not isinstance(f.body[0], ast.Return) or _frozen(f.body[0].value) != result:
                 raise InvalidError(f"`{name}` returns something else")
 
-    def judge(self) -> None:
-        """Judge every class, for all instances of it."""
+    def judge(self, numbers: Mapping[str, int]) -> None:
+        """Judge every class, for all instances of it, with a number for each symbol."""
+        self.sizes, self.seen = Sizes(numbers), set()
         config = self.config()
         root = ClassInstance(self.classes.root_class, (("config", config),))
         waiting: list[tuple[ClassInstance, Block]] = [(root, self.model.block)]
