@@ -788,7 +788,7 @@ def test_what_pairs_pass_through_is_as_without_a_cache() -> None:
             "h = q -> permute(1, 0, 2, 3)  y = sdpa(h, h, h, mask: causal) -> permute(1, 0, 2, 3) -> merge_heads",
             "first axis",
         ),
-        (f"t = scan h: [time] = 0 for row in far {{ h = h + row  emit h }}  s = s + t  {HEADS}", "has no step"),
+        (f"t = scan h: [time] = 0 for row in far {{ h = h + row  emit h }}  s = s + t  {HEADS}", "has no decode step"),
         (f"for n in 2 {{ s = s + far  far = far + c }}  {HEADS}", "handed on and changed"),
     ],
 )

@@ -61,6 +61,8 @@ class Roles:
     """The axis of each of them along which its positions are."""
     kept_values: dict[Value, int] = field(default_factory=dict)
     """Values of which all positions are kept where they are made, because several nodes read them: the axis."""
+    everywhere: set[tuple[Node, int]] = field(default_factory=set)
+    """Inputs that have the positions of earlier steps, too, once they are kept: there or before."""
     window: dict[OpNode, Num] = field(default_factory=dict)
     """Attention that sees the last positions alone, and its masks: how many these are. No more of them are kept."""
     readers: set[OpNode] = field(default_factory=set)
@@ -404,6 +406,8 @@ class Assigner:
             for i, v in enumerate(flat.inputs):
                 if isinstance(v, Value) and ALL in self.plan.needs.get((flat, i), ()):
                     found.readers.add(node)
+                    if v in self.plan.caches:
+                        found.everywhere.add((node, i))
                     if self.kept_at_reader(v):
                         here[i] = self.plan.caches[v].axis
             for value, v in zip(node.outputs, flat.outputs, strict=True):

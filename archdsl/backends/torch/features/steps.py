@@ -109,9 +109,10 @@ class StepScope(TorchNodeScope):
 
     def _at_all_positions(self, i: int) -> bool:
         """Whether an input has the positions of earlier steps, too."""
-        value, node, roles = self.node.inputs[i], self.lowering.declared.get(self.node, self.node), self.lowering.roles
-        kept = value in roles.kept_values or i in roles.kept.get(node, ()) or (node, i) in roles.at_keys
-        return kept or (isinstance(value, Value) and value.dtype == "padding")
+        value, roles = self.node.inputs[i], self.lowering.roles
+        key = self.lowering.declared.get(self.node, self.node), i
+        padding = isinstance(value, Value) and value.dtype == "padding"
+        return padding or key in roles.everywhere or key in roles.at_keys or value in roles.kept_values
 
     def _is_own_padding(self, i: int) -> bool:
         """Whether an input says of all positions so far which are real, and the node reads that of the new ones
