@@ -18,12 +18,15 @@ ORDER = ("bool", "int", "bfloat16", "float", "float32")
 
 
 def promoted(inputs: Sequence[Input]) -> str:
-    """The type that inputs have together: a number takes on the type of its partners."""
+    """The type that inputs have together: a number takes on the type of its partners. A tensor without axes does so,
+    too, unless it is of another kind, as 0.5 among whole numbers is: PyTorch's rule."""
     found = "bool"
     tensors = [v for v in inputs if isinstance(v, Value)]
     if not tensors:
         return "float"
     for value in tensors:
+        if value.rank == 0 and value.is_float and any(v.rank and v.is_float for v in tensors):
+            continue
         dtype = "int" if value.is_int else "bool" if value.is_bool else value.dtype
         found = max(found, dtype, key=ORDER.index)
     if found in ("bool", "int") and any(isinstance(v, Num) and isinstance(v.value, Fraction | float) for v in inputs):

@@ -177,6 +177,21 @@ def test_onnx_says_the_same_of_every_other_type(name: str) -> None:
         assert wrong_graphs(example, "nothing") == {}
 
 
+@pytest.mark.parametrize("own", ["bfloat16", "float32", "int"])
+def test_a_tensor_without_axes_takes_on_the_type_of_its_partner(own: str) -> None:
+    wrong = {}
+    for result in ("x * exp(ones())", "where(x > 0, x, zeros())", "x / fill(0.5)", "x + cast(ones(), float32)"):
+        text = f"model m(x: {own}[2, 5]) {{ return {result} }}"
+        model = archdsl.load(text=text)
+        problem = wrong_types(model)
+        if own != "int":
+            assert [v.dtype for _, v in model.outputs] == [own]
+        foreseen = [DTYPES[family(v)] or torch.float32 for _, v in model.outputs]
+        if problem or types_of(onnx_bytes(model, made(model))) != foreseen:
+            wrong[text] = problem or "another in ONNX"
+    assert wrong == {}
+
+
 # --- declared blocks ------------------------------------------------------------------------------------------------
 
 
