@@ -10,13 +10,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from zoo.sizes import distinct
+from zoo.sizes import dear, distinct
 
 import archdsl
 
 GOLDENS = Path(__file__).parent / "goldens" / "torch"
-ZOO = [name.partition(":")[2] for name in distinct()]
-"""Of the models of a family whose code differs in numbers alone, one."""
+ZOO = [name.partition(":")[2] for name in dear(distinct())]
+"""Of models whose code differs in numbers alone, one; families made of another's layers by --every."""
 
 # What is kept: one model of each way of writing code. All others are compiled, checked below and run by tests/zoo.
 KEPT = (
