@@ -19,10 +19,10 @@ from archdsl.diagnostics import ArchError, Diagnostic, error, nearest, shortened
 from archdsl.diagnostics.source import Source
 from archdsl.files import MAX_CONFIG, MAX_JSON, read_bytes, read_json, write_text, written_beside
 from archdsl.interop.checkpoint_file import CheckpointFile, MappedField, shipped
-from archdsl.interop.importing import CONSTANTS, MOST_LAYERS, Layers, numbers_of, worth
+from archdsl.interop.importing import CONSTANTS, MOST_LAYERS, Layers, counts_of, numbers_of, worth
 from archdsl.interop.mapping import Mapper, Shape, pattern
 from archdsl.passes.outline import OWN_TYPE
-from archdsl.syntax.parse import parse_expression
+from archdsl.syntax.parse import parse_expression, read_source
 from archdsl.weights.carried import files_beside_tensors
 from archdsl.weights.safetensors import READABLE, Checkpoint, Progress, saved, write_raw
 
@@ -200,7 +200,7 @@ def _nearest(config: Mapping[str, Any], known: Mapping[str, CheckpointFile]) -> 
     def nearness(name: str) -> tuple[bool, int, int, float]:
         mapping = known[name]
         read = {n for f in mapping.fields for n in f.names}
-        same = not decoder or re.search(r"head:\s*lm\b", mapping.spec.read_text(encoding="utf-8")) is not None
+        same = not decoder or re.search(r"head:\s*lm\b", read_source(mapping.spec, mapping.spec.name).text) is not None
         return same, len(names & read), -len(read - names), difflib.SequenceMatcher(None, kind, name).ratio()
 
     best = max(known, key=nearness)
@@ -252,6 +252,7 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
         a, b = leaves.get(above), leaves.get(below)
         if isinstance(a, int) and isinstance(b, int) and b > 0:
             found.values[ours] = a / b
+    counts = counts_of(mapping.spec, model) if any(f.kinds for f in mapping.fields) else {}
     for f in mapping.fields:
         empty: tuple[Any, ...] = (None,) if f.by_index else (None, [])
         name = next((n for n in f.names if leaves.get(n) not in empty), None)
@@ -262,10 +263,11 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
         default = "null" if any(n in leaves for n in f.names) and not f.kinds else f.default
         value = leaves[name] if name is not None else json.loads(default or "null")
         if f.kinds and value is not None:
-            layers = _layers(f, name or f.names[0], value, found.values.get("layers"))
+            count = counts.get(f.ours, "layers")
+            layers = _layers(f, name or f.names[0], value, found.values.get(count))
             before = found.values.get(f.ours)
             found.values[f.ours] = layers if before is None else before.both(layers, name or f.names[0])
-            found.values.setdefault("layers", len(layers.names))
+            found.values.setdefault(count, len(layers.names))
         elif f.ours.isidentifier() and f.ours not in CONSTANTS:
             if found.values.setdefault(f.ours, value) not in (None, value):
                 other = shortened(json.dumps(found.values[f.ours]), 60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, fields
 from itertools import groupby
 from pathlib import Path
@@ -138,7 +138,18 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
     return format_file(parse(made), made)
 
 
-def _count_of(slot: ast.Slot, sizes: Mapping[str, Any]) -> str:
+def counts_of(family: Path, model: str) -> dict[str, str]:
+    """By the slot of a family's model, the hyper-parameter that says how many layers it has. Raises ArchError where the
+    file cannot be read."""
+    tree = parse(read_source(family, family.name))
+    declared = next((d for d in tree.declarations if isinstance(d, ast.ModelDecl) and d.name == model), None)
+    if declared is None:
+        return {}
+    hypers = {h.name for h in declared.header.hypers or ()}
+    return {s.key: _count_of(s, hypers) for s in declared.body.slots}
+
+
+def _count_of(slot: ast.Slot, sizes: Container[str]) -> str:
     """The hyper-parameter that says how many layers a slot has."""
     return next((n.id for n in ast.walk(slot.value) if isinstance(n, ast.Name) and n.id in sizes), "layers")
 

@@ -33,7 +33,7 @@ _TRANSFORMERS = """
     push_to_hub register_for_auto_class resize_position_embeddings resize_token_embeddings
     retrieve_modules_from_names save_distributed_checkpoint save_pretrained set_adapter set_attn_implementation
     set_decoder set_encoder set_experts_implementation set_input_embeddings set_output_embeddings set_use_kernels
-    should_save_on_this_rank supports_context_parallel supports_gradient_checkpointing supports_pp_plan
+    should_save_on_this_rank smart_apply supports_context_parallel supports_gradient_checkpointing supports_pp_plan
     supports_tp_plan tie_weights tp_plan tp_size use_kernels warn_if_padding_and_no_attention_mask
 """
 _EMITTED = """
