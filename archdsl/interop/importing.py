@@ -150,8 +150,9 @@ def counts_of(family: Path, model: str) -> dict[str, str]:
 
 
 def _count_of(slot: ast.Slot, sizes: Container[str]) -> str:
-    """The hyper-parameter that says how many layers a slot has."""
-    return next((n.id for n in ast.walk(slot.value) if isinstance(n, ast.Name) and n.id in sizes), "layers")
+    """Return the hyper-parameter that counts the layers of a slot: `layers` if it reads that, else the first."""
+    names = [n.id for n in ast.walk(slot.value) if isinstance(n, ast.Name) and n.id in sizes]
+    return "layers" if "layers" in names else next(iter(names), "layers")
 
 
 def _demand_layers(slot: ast.Slot, layers: Layers, sizes: Mapping[str, Any], count: str) -> None:
