@@ -115,7 +115,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _multiples(number: int, near: int) -> list[int]:
-    """Multiples of a number on both sides of another, the even ones too: heads with rotary embeddings are even."""
+    """Return the multiples of `number` next to `near`, and the even ones: RoPE needs an even number of channels."""
     return sorted({n for of in (number, 2 * number) for n in (near // of * of, (near // of + 1) * of) if n > 0})
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from archdsl.ir.graph import Model
 
 TOLERANCE = 1e-4
-"""The largest difference of outputs from transformers' in float32 that passes, as a share of the largest of them."""
+"""Largest difference from transformers' outputs that passes `--check`, relative to the largest output, in float32."""
 
 
 class ImportReport(BaseModel):

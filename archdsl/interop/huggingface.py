@@ -154,13 +154,13 @@ class Folder:
 
 
 def numbers_read(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config with the numbers that JSON has no word for."""
+    """Return a config with infinities and NaN as floats, which transformers writes as `{"__float__": "Infinity"}`."""
     fields: dict[str, Any] = json.loads(json.dumps(config), object_hook=_number)
     return fields
 
 
 def _number(fields: dict[str, Any]) -> Any:
-    """What transformers writes as `{"__float__": "Infinity"}`."""
+    """Return the float that an object stands for, or the object itself."""
     return float(str(fields["__float__"])) if [*fields] == ["__float__"] else fields
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch  # noqa: TID253 - only `verify` imports this, where PyTorch is
-from torch.overrides import TorchFunctionMode  # noqa: TID253
+import torch
+from torch.overrides import TorchFunctionMode
 
 
 class LowerIndexFirst(TorchFunctionMode):

@@ -106,7 +106,7 @@ def save(
 
 
 def _neither(refused: ArchError, no_type: ArchError) -> ArchError:
-    """Return the refusal of a model's own classes with what is known of the types of transformers."""
+    """Return the error for a model that is neither a native type nor written as remote code, with both reasons."""
     first, *others = refused.diagnostics
     known = no_type.diagnostics[0]
     return ArchError([replace(first, notes=(*first.notes, known.message, *known.notes)), *others])

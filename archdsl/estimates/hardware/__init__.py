@@ -56,9 +56,9 @@ class Device(BaseModel):
     memory_gib: PositiveFloat
     """What vendors call GB, 2^30 bytes."""
     visible_gib: PositiveFloat | None = None
-    """What the driver leaves of it (`nvidia-smi`); None: all, but for the bits of ECC."""
+    """Memory that the driver reports (`nvidia-smi`), in GiB; None: all of it, less the bits of ECC."""
     reserve_gib: NonNegativeFloat = 1.0
-    """What a runtime keeps of that: its context, buffers of collectives, fragments."""
+    """Memory that a runtime keeps for itself, in GiB: its context, buffers of collectives, fragments."""
     ecc_in_memory: bool = False
     """Whether a sixteenth of the memory holds the bits that correct errors, as GDDR6 has it."""
     bandwidth: PositiveFloat

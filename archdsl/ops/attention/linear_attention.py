@@ -82,7 +82,7 @@ class LinearAttention(Primitive):
             )
 
     def build(self, call: Application) -> Sequence[Value]:
-        """Without a decay every head of v has one of q and k."""
+        """Build the node; without a decay, q and k are first repeated from groups to heads."""
         heads, groups = call.axes["heads"], call.axes["groups"]
         if call.inputs[3] is not None or call.same(heads, groups, "attention is written for groups == heads"):
             return call.node()
