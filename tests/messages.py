@@ -11,11 +11,13 @@ listed, too, and last what is said of the wrong example of each.
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from archdsl.api import check
@@ -72,7 +74,7 @@ def _texts(tree: ast.Module, file: str) -> Iterator[Message]:
             yield Message(file, node.lineno, "command", ast.get_docstring(node) or "")
         above = parents.get(node)
         if isinstance(node, ast.JoinedStr) and not isinstance(above, ast.FormattedValue):
-            parts = [v.value if isinstance(v, ast.Constant) else f"{{{ast.unparse(v)[2:-1]}}}" for v in node.values]
+            parts = [v.value if isinstance(v, ast.Constant) else f"{{{ast.unparse(v.value)}}}" for v in node.values]
             text = "".join(str(p) for p in parts)
         elif (
             isinstance(node, ast.Constant)
@@ -101,10 +103,16 @@ def main() -> None:
         return
     for m in listing:
         print(f"archdsl/{m.file}:{m.line}: {m.by}: {' '.join(m.text.split())}")
+    with TemporaryDirectory() as folder, contextlib.chdir(folder):
+        _wrong_examples()
+
+
+def _wrong_examples() -> None:
     for page in sorted(PAGES.glob("*.md")):
         wrong = re.search(r"## Wrong\n\n```arch\n(.+?)```", page.read_text(encoding="utf-8"), re.DOTALL)
         if wrong is not None:
-            print(f"\n{page.stem}, as its wrong example is told:\n{render_text(check('spec.arch', text=wrong[1]))}")
+            Path("spec.arch").write_text(wrong[1], encoding="utf-8")
+            print(f"\n{page.stem}, as its wrong example is told:\n{render_text(check('spec.arch'))}")
 
 
 if __name__ == "__main__":

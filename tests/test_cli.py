@@ -295,7 +295,7 @@ def test_a_sequence_too_short_for_a_window_is_refused(run: Run, command: str) ->
     Path("short.arch").write_text(text)
     assert run(command, "short.arch", "--seq", "8").status == 0
     done = run(command, "short.arch", "--seq", "7")
-    assert (done.status, "error[E0503]: these lengths leave `conv1d` nothing to give" in done.err) == (1, True)
+    assert (done.status, "error[E0503]: at these lengths the result of `conv1d` is empty" in done.err) == (1, True)
 
 
 @pytest.mark.slow
@@ -605,21 +605,22 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert (child.returncode, err) == (2, "archdsl: error: No space left on device\n")
 
 
-# --- the pages of the back end's errors -------------------------------------------------------------------------------
+# --- pages that show commands ----------------------------------------------------------------------------------------
 
-PAGE = re.compile(r"# (E05\d\d): .+?## Wrong\n\n```sh\n(.+?)\n```\n\n## Right\n\n```sh\n(.+?)\n```\n", re.DOTALL)
+PAGE = re.compile(r"# (E0108|E05\d\d): .+?## Wrong\n\n```sh\n(.+?)\n```\n\n## Right\n\n```sh\n(.+?)\n```\n", re.DOTALL)
 
 
 def _pages() -> Iterator[tuple[str, str]]:
     for code in resources.error_codes():
         elsewhere = ("E0531", "E0532", "E0533", "E0535")  # of checkpoints
-        if code.startswith("E05") and code not in ("E0509", "E0512", *elsewhere):  # which no command of ours comes to
+        from_python = ("E0509", "E0512")
+        if code.startswith(("E0108", "E05")) and code not in (*from_python, *elsewhere):
             yield code, resources.error_page(code) or ""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("code", "page"), [*_pages()])
-def test_pages_of_the_back_ends(run: Run, code: str, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_that_show_commands(run: Run, code: str, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = PAGE.fullmatch(page)
     assert found is not None
     assert found[1] == code

@@ -267,7 +267,10 @@ TINY_T5 = {"layers": 2, "width": 32, "heads": 2, "head_dim": 16, "hidden": 48, "
 @pytest.mark.parametrize(
     ("model", "remark"),
     [
-        (archdsl.load("lstm_lm_small", set={"width": 16, "vocab": 96}), "`past_key_values.0.h` is no keys or values"),
+        (
+            archdsl.load("lstm_lm_small", set={"width": 16, "vocab": 96}),
+            "`past_key_values.0.h` holds neither keys nor values",
+        ),
         (archdsl.load("t5_small", set=TINY_T5), "the model has an encoder"),
         (OWN["varied"], "differ in size from layer to layer"),
     ],

@@ -107,7 +107,7 @@ def test_a_step_computes_what_it_is_not_given(name: str, tmp_path: Path) -> None
     ("spec", "why"),
     [
         ("seq2seq_attention:seq2seq", "not every layer keeps keys and values"),
-        ("hf/whisper", "its encoder reads other than tokens"),
+        ("hf/whisper", "its encoder reads more than tokens"),
     ],
 )
 def test_what_the_programs_cannot_run_is_said(spec: str, why: str, tmp_path: Path) -> None:

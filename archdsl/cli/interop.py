@@ -111,7 +111,7 @@ def weights_(
         raise typer.BadParameter("choose one", param_hint="'--from' / '--to'")
     kind = to if from_ is None else from_[0]
     if kind not in (("hf",) if to is None else ("hf", "gguf")):
-        raise typer.BadParameter(f"there is hf, not {kind!r}", param_hint="'--from' / '--to'")
+        raise typer.BadParameter(f"the format is hf, not {kind!r}", param_hint="'--from' / '--to'")
     renames = [item.partition("=") for item in rename or ()]
     if renames and from_ is None:
         raise typer.BadParameter("it goes with --from", param_hint="'--rename'")

@@ -172,7 +172,10 @@ class Names(Primitives):
         if module.constants[name] is POISON:
             raise ReportedError
         if module.constants[name] is MISSING:
-            raise error("E0212", f"`{name}` is defined by itself", declaration.span)
+            unfinished = [n for n, v in module.constants.items() if v is MISSING]
+            chain = " by ".join(f"`{n}`" for n in [*unfinished[unfinished.index(name) :], name])
+            text = f"`{name}` is defined by itself"
+            raise error("E0212", text, declaration.span, help=f"{chain}: give one of them a value of its own")
         return module.constants[name]
 
     def _field(self, name: str, scope: Scope, span: Span) -> Any:

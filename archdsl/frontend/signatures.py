@@ -262,7 +262,12 @@ class Signatures(Hypers):
         if entries is None:
             fixed = len(type_.dims) - any(isinstance(d, ast.Ellipsis) for d in type_.dims)
             text = f"{what} is written with {fixed} axes, {type_.span.text}, and has {value.rank}"
-            raise error("E0302", f"{text}: {shape_text(value.shape)}", span)
+            way = (
+                "an index or a reduction such as `mean(1)` drops an axis"
+                if value.rank > fixed
+                else "`unsqueeze(axis)` adds one"
+            )
+            raise error("E0302", f"{text}: {shape_text(value.shape)}", span, help=way)
         result = list(value.shape)
         for dim, axes in entries:
             if isinstance(dim, ast.Ellipsis):

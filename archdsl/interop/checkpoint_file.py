@@ -327,7 +327,7 @@ def _value(tree: Tree[Token], span: Span) -> ValueMap:
         raise error("E0531", f"there is no function `{name}`", span, help=f"there are {', '.join(FUNCTIONS)}")
     number = float(given[0].replace("_", "")) if given else 0.0
     if bool(given) is (name == "neg_exp") or (name == "times" and number == 0) or not math.isfinite(number):
-        raise error("E0531", f"`{name}` is not written so", span, help="`add(1)`, `times(0.5)` or `neg_exp`")
+        raise error("E0531", f"`{name}` has other arguments", span, help="`add(1)`, `times(0.5)` or `neg_exp`")
     return ValueMap(name, number)
 
 
@@ -337,7 +337,10 @@ def _alternatives(template: str, span: Span) -> list[str]:
     choices = [p.split(",") if i % 2 else [p] for i, p in enumerate(parts)]
     if (count := math.prod(map(len, choices))) > MAX_RULES:
         raise error(
-            "E0531", f"these are {count:,} alternatives", span, help="write the rules that there are one by one"
+            "E0531",
+            f"this stands for {count:,} names, of at most {MAX_RULES:,}",
+            span,
+            help="write the rules one by one",
         )
     return ["".join(words) for words in product(*choices)]
 

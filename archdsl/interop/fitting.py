@@ -184,7 +184,7 @@ def _nothing_fits(model: Model, infos: Sequence[WeightInfo], shapes: Mapping[str
         "E0532",
         f"no tensor of the checkpoint has the name and the shape of a weight of `{model.name}`",
         notes=[note],
-        help="`--rename OLD=NEW` gives names another beginning",
+        help="`--rename OLD=NEW` replaces the beginning of names",
     )
 
 

@@ -114,7 +114,7 @@ class GgufFile:
         tokens, merges, kinds = (found.get(name, []) for name in ("tokens", "merges", "token_type"))
         texts = all(isinstance(v, list) and all(isinstance(t, str) for t in v) for v in (tokens, merges))
         if not texts or not isinstance(kinds, list) or len(kinds) > len(tokens):
-            raise error("E0533", f"`{self.path}` has a tokenizer that is none", help="`--no-weights` leaves it out")
+            raise error("E0533", f"the tokenizer in `{self.path}` cannot be read", help="`--no-weights` leaves it out")
         special = [
             {"id": i, "content": tokens[i], "special": True, "normalized": False}
             | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)

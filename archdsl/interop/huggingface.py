@@ -89,9 +89,9 @@ class Folder:
         except OSError as problem:
             raise error("E0533", f"`{file}` cannot be read: {problem.strerror}") from None
         except ValueError as problem:
-            raise error("E0533", f"`{file}` is no JSON: {problem}") from None
+            raise error("E0533", f"`{file}` is not JSON: {problem}") from None
         if not isinstance(config, dict):
-            raise error("E0533", f"`{file}` is no object of fields")
+            raise error("E0533", f"`{file}` is not a JSON object")
         return config
 
     def _indexed(self) -> dict[str, Checkpoint]:
@@ -232,7 +232,7 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
     """The hyper-parameters that a config gives. Raises ArchError E0533 for a field that has no place in the spec."""
     if config.get("rope_scaling") and config.get("rope_parameters"):
         text = "config.json has `rope_parameters` and `rope_scaling`, and transformers reads the latter alone"
-        raise error("E0533", text, help="take that out which the model was not trained with")
+        raise error("E0533", text, help="remove the one that the model was not trained with")
     leaves = dict(config_fields(config))
     items = {f"{n}.{i}": item for n, v in leaves.items() if isinstance(v, list) for i, item in enumerate(v)}
     if isinstance(config.get("id2label"), dict):

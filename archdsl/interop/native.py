@@ -73,7 +73,7 @@ def native_type(model: Model, prefix: str = "", likely: str = "") -> NativeType:
     listed, whose = ", ".join(f"`{kind}`" for kind in near[:NEAREST]), "llama.cpp" if prefix else "transformers"
     raise error(
         "E0534",
-        f"`{model.name}` is no type of {whose} that is known; the nearest are {listed}",
+        f"`{model.name}` is not a known type of {whose}; the nearest are {listed}",
         notes=[search.difference()] if search.nearest is not None else [],
         help=""
         if prefix

@@ -250,9 +250,9 @@ def _demand_causal(model: Model, time: Symbol) -> None:
     )
     fine, node = stays(model, output, sequence)
     if not fine:
-        name = "it" if node is None else f"`{node.op.name}`"
+        name = "the model" if node is None else f"`{node.op.name}`"
         raise _refuse(
-            f"`{model.name}` cannot be decoded step by step: what {name} makes of positions is another with each that "
+            f"`{model.name}` cannot be decoded step by step: the result of {name} changes with each position that "
             "follows",
             None if node is None else node.span,
             "hide later positions first: `where(key <= query, …, 0)` before a sum, `-inf` before a softmax",

@@ -215,7 +215,7 @@ def input_shapes(model: Model, batch: int, time: int | None) -> dict[str, list[i
     for node in ops_below(model.block.graph):
         for d in (d.value for value in node.outputs for d in value.shape if isinstance(d.value, Poly)):
             if {s.name for s in d.symbols} <= sizes.keys() and evaluate(d, sizes) < 1:
-                message = f"these lengths leave `{node.op.name}` nothing to give"
+                message = f"at these lengths the result of `{node.op.name}` is empty"
                 raise error("E0503", message, node.span, help="give a larger `--seq`")
     demand_sizes(model, sizes)
     return {name: [_size(d.value, sizes) for d in value.shape] for name, value in model.inputs}

@@ -67,7 +67,7 @@ def _near(path: str | os.PathLike[str]) -> str:
 
 
 def demand_limits() -> None:
-    """Raises ArchError E0520 where the environment sets a limit that there is not, or to what is no number."""
+    """Raises ArchError E0520 where the environment sets an unknown limit, or one to what is no number."""
     if problem := wrong():
         help_ = f"write it as {VARIABLE}=list=50_000,nodes=100_000"
         raise error("E0520", f"{VARIABLE} is wrong: {problem}", help=help_)

@@ -277,7 +277,7 @@ UP = "model.layers.0.mlp.up_proj.weight"
         (None, {"num_hidden_layers": 10**12}, "E0"),
         (None, {"num_hidden_layers": 10**400}, "E0"),
         (None, {"rms_norm_eps": {"__float__": "Infinity"}}, "E0"),
-        (None, {"rms_norm_eps": {"__float__": []}}, "is no JSON"),
+        (None, {"rms_norm_eps": {"__float__": []}}, "is not JSON"),
         (None, {"is_decoder": True}, "has no place for `is_decoder: true`"),
         (None, {"layer_types": ["linear_attention"]}, "has no place for `layer_types"),
     ],
@@ -374,7 +374,7 @@ def test_files_that_are_none(folders: Any, tmp_path: Path) -> None:
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../../etc/passwd"}}')
     assert "outside of its folder" in refused(folder, tmp_path)
     (folder / "config.json").write_text("{")
-    assert "is no JSON" in refused(folder, tmp_path)
+    assert "is not JSON" in refused(folder, tmp_path)
     (folder / "config.json").unlink()
     assert "cannot be read" in refused(folder, tmp_path)
 
@@ -501,7 +501,7 @@ def test_numbers_that_are_others_in_the_spec(
 
 @pytest.mark.parametrize(
     ("function", "message"),
-    [("half", "there is no function `half`"), ("add", "is not written so"), ("times(0)", "is not written so")],
+    [("half", "there is no function `half`"), ("add", "has other arguments"), ("times(0)", "has other arguments")],
 )
 def test_functions_that_are_none(function: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ArchError, match=message):
@@ -636,7 +636,7 @@ def test_what_is_not_said_well(folders: Any, tmp_path: Path, run: Run, monkeypat
         (("import", folder, "-o", "m.py"), "ends in .arch"),
         (("import", folder, "-o", "m.arch", "--check", "--no-weights"), "needs the weights"),
         (("weights", "gpt2", "-o", "w"), "choose one"),
-        (("weights", "gpt2", "--from", "gguf", folder, "-o", "w"), "there is hf"),
+        (("weights", "gpt2", "--from", "gguf", folder, "-o", "w"), "the format is hf"),
         (("weights", "gpt2", "--to", "hf", "-o", "w"), "needs --weights"),
         (("weights", "mistral_7b", "--to", "hf", "--weights", "none", "-o", "w"), "no mapping lies beside"),
     ):

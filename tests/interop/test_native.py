@@ -117,7 +117,7 @@ def test_a_family_is_found_among_those_with_its_names(kind: str) -> None:
 
 def test_a_model_that_is_like_a_type_and_computes_something_else_is_refused() -> None:
     text = (SPECS / "mistral.arch").read_text().replace("swiglu", "geglu")
-    said = r"is no type of transformers that is known; the nearest are(.|\n)*`mistral` computes `silu` where the model"
+    said = r"is not a known type of transformers; the nearest are(.|\n)*`mistral` computes `silu` where the model"
     with pytest.raises(ArchError, match=said):
         native_type(archdsl.load(text=text, set=TINY["mistral:mistral_7b"]))
 
@@ -156,7 +156,7 @@ def test_a_model_that_is_neither_says_both(tmp_path: Path) -> None:
         archdsl.to_huggingface(f"{SPECS}/bert.arch", tmp_path / "hf", set={"layers": 2})
     (problem,) = raised.value.diagnostics
     assert "more than one output" in problem.message
-    assert any("is no type of transformers that is known; the nearest are `bert`" in note for note in problem.notes)
+    assert any("is not a known type of transformers; the nearest are `bert`" in note for note in problem.notes)
     assert not (tmp_path / "hf").exists()
 
 
@@ -207,6 +207,6 @@ def test_a_scaled_rope_has_no_place_in_a_gguf_file(tmp_path: Path) -> None:
     from archdsl.interop.gguf_write import write_gguf
 
     archdsl.init_weights(tiny("llama3:llama3_8b"), tmp_path / "own.safetensors")
-    with pytest.raises(ArchError, match=r"is no type of llama\.cpp that is known"):
+    with pytest.raises(ArchError, match=r"is not a known type of llama\.cpp"):
         write_gguf(tiny("llama3:llama3_8b"), tmp_path / "own.safetensors", tmp_path / "own.gguf")
     assert not (tmp_path / "own.gguf").exists()

@@ -66,7 +66,7 @@ def save(
     if no_type is not None:
         nearest = next(iter(no_type.diagnostics[0].notes), "")
         differs = f" (the nearest: {nearest})" if nearest else ""
-        remark(f"`{model.name}` is no type of transformers that is known{differs}: written as remote code")
+        remark(f"`{model.name}` is not a known type of transformers{differs}: written as remote code")
     beside = carried(model, weights)
     said = fields_of(beside, CONFIG)
     if said and (difference := other_dropout(model, said)):

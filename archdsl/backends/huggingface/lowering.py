@@ -180,7 +180,7 @@ class LibraryLowering(Lowering):
         role = self.roles.role.get(node) if self.roles is not None else None
         if isinstance(node, CheckNode):
             if node.op != "<=" or not has(node.left, self.decoder.plan.time):
-                raise self.refuse(f"it asks of the length of a sequence: {node.message}")
+                raise self.refuse(f"it has a condition on the length of a sequence: {node.message}")
             return  # transformers bounds lengths by the Config
         if isinstance(node, LossNode):
             raise self.refuse(f"it has a loss of its own, `{node.name}`")

@@ -407,7 +407,7 @@ def _sizes(model: Model, steps: DecodePlan, graphs: Mapping[str, Written]) -> _S
         shape = _shape(x)
         fits = len(shape) == 4 and isinstance(shape[1], int) and isinstance(shape[3], int)
         if role not in ("key", "value") or not fits:
-            raise _UnlikeError(f"since `{name}` is no keys or values")
+            raise _UnlikeError(f"since `{name}` holds neither keys nor values")
         kept.setdefault(layer, {})[role] = (int(shape[1]), int(shape[3]))
     if not kept:
         raise _UnlikeError("since the model keeps nothing of the tokens before")

@@ -32,9 +32,9 @@ def unlike(plan: DecodePlan) -> str:
     before = plan.before
     read = [v.dtype for v in before.inputs]
     if read.count("token") != 1 or read.count("padding") > 1 or {*read} - {"token", "padding"}:
-        return "since its encoder reads other than tokens and their mask"
+        return "since its encoder reads more than tokens and their mask"
     if [v.dtype for v in plan.taken] != ["token"]:
-        return "since its decoder reads other than tokens"
+        return "since its decoder reads more than tokens"
     kept = [(e.layer, e.role) if isinstance(e, CacheSpec) else None for e in plan.entries()]
     cross = [m.groups() for name in handed_names(plan).values() if (m := _CROSS.fullmatch(name))]
     both = sorted((str(layer), role) for layer, role in cross)

@@ -119,7 +119,7 @@ def device(name: str | Path) -> Device:
     except ValidationError as problem:
         first = problem.errors()[0]
         where = ".".join(str(step) for step in first["loc"])
-        said = f"`{name}` describes no device: {f'`{where}`: ' if where else ''}{first['msg']}"
+        said = f"`{name}` is not the file of a device: {f'`{where}`: ' if where else ''}{first['msg']}"
         raise error("E0507", said, help="`archdsl hardware h100_sxm --json` shows one") from None
 
 

@@ -447,7 +447,7 @@ class Assigner:
             if apart and maker is not None:
                 if not isinstance(maker, FlatOp):
                     name = value.name or "a tensor"
-                    raise refuse(f"`{name}`, which a scan makes, is read at all positions by several")
+                    raise refuse(f"`{name}`, which a scan makes, is read at all positions by several ops")
                 found.add(value)
         return found
 
