@@ -38,9 +38,9 @@ def install(wheel: Path, folder: Path, extras: Sequence[str] = ()) -> Path:
     environment's Python."""
     python = folder / "environment" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if not python.exists():
-        run([sys.executable, "-m", "venv", folder / "environment"], folder)
+        run([sys.executable, "-m", "venv", "--without-pip", folder / "environment"], folder)
     constraints = ["-c", ROOT / "constraints.txt"]
-    pip = [python, "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", *constraints]
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", "--disable-pip-version-check", *constraints]
     run([*pip, f"{wheel}[{','.join(extras)}]" if extras else wheel], folder)
     return python
 

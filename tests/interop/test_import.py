@@ -45,8 +45,6 @@ BESIDE = {
     "LICENSE": "of one's own",
 }
 NOT_CARRIED = ("README.md", "modeling_own.py", "onnx/config.json")
-FIRST = {*{case.kind: name for name, case in reversed(CASES.items())}.values()}
-"""The first model of each type, of which what is exported is compared with transformers, too."""
 
 
 @pytest.fixture(scope="session")
@@ -96,8 +94,7 @@ def test_there_and_back(name: str, folders: Any, tmp_path: Path) -> None:
     assert back.keys() == theirs.keys()
     assert all(torch.equal(back[n], t) for n, t in theirs.items())
     (tmp_path / "again").mkdir()
-    again = import_folder(tmp_path / "back", tmp_path / "again" / "m.arch", check=name in FIRST)
-    assert (again.difference or 0) < CASES[name].tolerance
+    import_folder(tmp_path / "back", tmp_path / "again" / "m.arch")
     assert body(tmp_path / "again" / "m.arch") == body(tmp_path / "m.arch")
     demand_same_beside_tensors(folder, tmp_path / "back")
 

@@ -8,6 +8,7 @@ import archdsl
 from archdsl.dependence.rows import mixing
 from archdsl.ir.text import print_model
 from zoo import test_current, test_decoders, test_encoders, test_others, test_taggers, tiny
+from zoo.sizes import dear
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +82,7 @@ def test_a_family_is_what_was_published(family: str) -> None:
         assert params.layers == LAYERS.get(name, named * (1 + (family in BOTH))), name
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", dear(FAMILIES))
 def test_tiny_copies_run_and_train(family: str) -> None:
     """Each once of those that become the same when they are tiny."""
     seen = set()
