@@ -897,14 +897,15 @@ def export_checkpoint(
     set: Settings | None = None,
     allow_noncausal: bool = False,
     progress: Callable[[str, int], None] | None = None,
+    remark: Callable[[str], None] | None = None,
 ) -> int:
     """Write weights of a spec (a safetensors file) in the names of a checkpoint, and return how many tensors there are:
     as a folder of Hugging Face with `config.json` and all that the import found beside it, or as a GGUF file.
 
     `mapping` names the `.checkpoint` file of a folder, by default that beside the spec; `to_huggingface` needs none,
-    and finds the type itself. Other arguments and errors as for `load`, and ArchError: E0531 where there is no mapping,
-    E0534 where llama.cpp has no such architecture, E0503 where `weights` is not the model's. Raises OSError where a
-    file cannot be written."""
+    and finds the type itself. `remark` is called with what has no place in a GGUF file. Other arguments and errors as
+    for `load`, and ArchError: E0531 where there is no mapping, E0534 where llama.cpp has no such architecture, E0503
+    where `weights` is not the model's. Raises OSError where a file cannot be written."""
     _demand_path("output", output)
     _demand_path("weights", weights)
     _demand_one_of("format", format, ("hf", "gguf"))
@@ -914,7 +915,7 @@ def export_checkpoint(
 
         if mapping is not None:
             raise error("E0509", "`mapping` goes with the format `hf`: an architecture of llama.cpp is found")
-        return write_gguf(loaded, Path(weights), Path(output), progress)
+        return write_gguf(loaded, Path(weights), Path(output), progress, remark or (lambda _: None))
     from archdsl.interop.convert import convert_to
 
     return convert_to(loaded, Path(weights), Path(output), mapping, progress)

@@ -40,7 +40,18 @@ def install(wheel: Path, folder: Path, extras: Sequence[str] = ()) -> Path:
     if not python.exists():
         run([sys.executable, "-m", "venv", "--without-pip", folder / "environment"], folder)
     constraints = ["-c", ROOT / "constraints.txt"]
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", "--disable-pip-version-check", *constraints]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--quiet",
+        "--no-compile",
+        "--disable-pip-version-check",
+        *constraints,
+    ]
     run([*pip, f"{wheel}[{','.join(extras)}]" if extras else wheel], folder)
     return python
 

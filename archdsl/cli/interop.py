@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -104,7 +104,7 @@ def weights_(
 ) -> None:
     """Write the weights of a checkpoint in the names of a spec (--from hf FOLDER), or a spec's in the names of a
     checkpoint (--to hf --weights FILE), or as a GGUF file of llama.cpp (--to gguf --weights FILE)."""
-    from archdsl.interop.convert import convert_from, convert_to, fit_from
+    from archdsl.api import export_checkpoint, import_weights
     from archdsl.report.tables import drawing
 
     if (from_ is None) is (to is None):
@@ -127,22 +127,24 @@ def weights_(
         only_with(context, "--init-missing", "seed")
     demand_other(output, spec, weights if from_ is None else from_[1])
     model = load_model(spec, set, allow_noncausal)
-    pairs = [(old, new) for old, _, new in renames]
     with drawing(model, "writing") as progress:
-        if from_ is not None and init_missing:
-            fitted = fit_from(model, from_[1], output, map, pairs, seed, progress)
-        elif from_ is not None:
-            count = convert_from(model, from_[1], output, map, pairs, progress, lambda text: say(f"in doubt: {text}"))
+        if from_ is not None:
+            given = {old: new for old, _, new in renames}
+            lines = import_weights(
+                model,
+                from_[1],
+                output,
+                mapping=map,
+                renames=given,
+                init_missing=init_missing,
+                seed=seed,
+                progress=progress,
+            )
         elif weights is None:
             raise typer.BadParameter("needs --weights FILE.safetensors", param_hint="'--to'")
-        elif to == "gguf":
-            from archdsl.interop.gguf_write import write_gguf
-
-            count = write_gguf(model, weights, output, progress, say)
         else:
-            count = convert_to(model, weights, output, map, progress)
-    if init_missing:
-        for line in fitted.lines():
-            say(line)
-    else:
-        say(f"{count:,} tensors: {output}")
+            form: Literal["hf", "gguf"] = "gguf" if to == "gguf" else "hf"
+            count = export_checkpoint(model, output, weights, format=form, mapping=map, progress=progress, remark=say)
+            lines = [f"{count:,} tensors: {output}"]
+    for line in lines:
+        say(line)
