@@ -153,7 +153,43 @@ CAUSAL = {
     '  x = h -> rearrange("(b c) l d -> b (c l) d", b: batch) -> cumsum(axis: 1)',
     "axes merged and cut again": f"  x = x -> flatten(0, 1) -> linear(32) {ROWS} -> cumsum(axis: 1)",
 }
+SCORES = """
+  i = unsqueeze(indices(time), 1)
+  j = unsqueeze(indices(time), 0)
+  scores = einsum("b q d, b k d -> b q k", x, x -> linear(32) as keys)
+"""
+BEST = 'x = einsum("b q k, b k d -> b q d", kept -> softmax, x)'
+CAUSAL |= {
+    "the least of the best": f"""{SCORES}
+  best, at = where(j <= i, scores, -inf) -> topk(3)
+  kept = where((j <= i) & (scores >= best[..., 2:]), scores, -inf)
+  {BEST}""",
+    "indices of the best": f"""{SCORES}
+  best, at = where(j <= i, scores, -inf) -> topk(3)
+  kept = where((j <= i) & (max(one_hot(time)(at), 2) > 0), scores, -inf)
+  {BEST}""",
+}
 LOOKING_AHEAD = {
+    "the least of the best of all": f"""{SCORES}
+  best, at = scores -> topk(3)
+  kept = where((j <= i) & (scores >= best[..., 2:]), scores, -inf)
+  {BEST}""",
+    "the least of the best, masked the wrong way": f"""{SCORES}
+  best, at = where(j >= i, scores, -inf) -> topk(3)
+  kept = where((j <= i) & (scores >= best[..., 2:]), scores, -inf)
+  {BEST}""",
+    "the least of the best, one key too many": f"""{SCORES}
+  best, at = where(j <= i + 1, scores, -inf) -> topk(3)
+  kept = where((j <= i) & (scores >= best[..., 2:]), scores, -inf)
+  {BEST}""",
+    "the best queries of a key": f"""{SCORES}
+  best, at = where(j <= i, scores, -inf) -> topk(3, axis: 1)
+  kept = where((j <= i) & (scores >= best[:, 2:]), scores, -inf)
+  {BEST}""",
+    "what indices of the best point at": f"""{SCORES}
+  best, at = where(j <= i, scores, -inf) -> topk(3)
+  rows = gather(unsqueeze(x, 1) -> expand(1, time), unsqueeze(at, 3) -> expand(3, 32), axis: 2)
+  x = einsum("b q k, b q k d -> b q d", exp(best) + 1, rows)""",
     "shift": "  x = x -> shift(-1)",
     "convolution": "  x = x -> conv1d(32, kernel: 3, padding: same)",
     "bidirectional": "  x = x -> bidirectional(gru(16))",
@@ -257,6 +293,8 @@ def test_depth_costs_nothing() -> None:
 
 # --- the proof against the emitted module -----------------------------------------------------------------------------
 
+TOP_K = """i = indices(12) -> unsqueeze(1)  j = indices(12)  scores = einsum("b q d, b k d -> b q k", x, x)
+  best, at = where(j < i + {n}, scores, -inf) -> topk(2) """
 STEPS: Sequence[str] = (
     "x = x -> shift({n})",
     "x = x -> shift(-{n})",
@@ -288,6 +326,9 @@ STEPS: Sequence[str] = (
     "x = x -> flatten(0, 1) -> shift({n}, axis: 0) -> linear(8) -> unflatten(0, batch, 12)",
     "for i in 2 {{ x = x -> shift({n}) }}",
     "a, b = x -> split({n}, 12 - {n}, axis: 1)  x = concat(b, a, axis: 1)",
+    f"{TOP_K} x = x + best[..., :1]",
+    f"{TOP_K} x = matmul(softmax(where((i >= j) & (scores >= best[..., 1:]), scores, -inf)), x)",
+    f"{TOP_K} x = x * cast(at[..., :1], float)",
 )
 step = st.builds(lambda text, n: text.format(n=n), st.sampled_from(STEPS), st.integers(1, 3))
 

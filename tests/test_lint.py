@@ -188,16 +188,19 @@ def test_a_vocabulary_that_is_only_read_may_have_any_size() -> None:
 
 
 def test_an_assumption_that_decoding_needs_is_not_called_proved() -> None:
-    """No later token reaches the values of a top-k of masked scores, but how many there are to choose of does."""
-    text = """model m(tokens: token[batch, time]) {
+    """No later token reaches the indices of a top-k of masked scores, but how many there are to choose of does."""
+    text = """model m(tokens: token[batch, time]) {{
       x = tokens -> embedding(32, 8)
       later = unsqueeze(indices(time), 0) > unsqueeze(indices(time), 1)
       scores = where(later, -inf, einsum("b i d, b j d -> b i j", x, x))
       best, at = topk(scores, 4)
-      assume causal(best)
-      return matmul(softmax(where(scores < best[..., 3:], -inf, scores)), x) -> linear(32)
-    }"""
-    assert [d.message for d in check(text=text) if d.code == "W0407"] == ["`best` is taken for causal without a proof"]
+      assume causal({0})
+      y = where(max(one_hot(time)(at), 2) == 0, -inf, where(scores < best[..., 3:], -inf, scores))
+      return matmul(softmax(y), x) -> linear(32)
+    }}"""
+    for name, said in (("at", "taken for causal without a proof"), ("best", "assumed to be causal, which is proved")):
+        found = check(text=text.format(name))
+        assert [d.message for d in found if d.code == "W0407"] == [f"`{name}` is {said}"]
 
 
 LINTS = [code for code in error_codes() if code.startswith("W")]

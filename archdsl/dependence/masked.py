@@ -13,7 +13,7 @@ from dataclasses import replace
 from archdsl.dependence.domain import ANYWHERE, ONE, ZERO, Fact, Form, covers, flat_layout, join, tightened
 from archdsl.dependence.solve import DependenceWalk, InputAxis
 from archdsl.diagnostics import Diagnostic
-from archdsl.ir.graph import CausalNode, Model, OpNode, Value
+from archdsl.ir.graph import CausalNode, Graph, Model, OpNode, Value, reads
 from archdsl.ir.interpreter import Run
 
 
@@ -22,22 +22,23 @@ class MaskedWalk(DependenceWalk):
 
     def __init__(self, source: InputAxis) -> None:
         super().__init__([source])
-        self.ahead: list[OpNode] = []
-        """Ops that read further than the own positions of what they give."""
+        self.ahead: tuple[OpNode, int] | None = None
+        """The first op that reads further than the own positions of what it gives, and the number of that output."""
 
     def op(self, node: OpNode, run: Run[Fact]) -> None:
         super().op(node, run)
-        for value in node.outputs:
+        for k, value in enumerate(node.outputs if self.ahead is None else ()):
             fact, own = run.fact(value), self.there(value, None)
-            if fact is not None and fact.layout == flat_layout(value):
+            if fact is not None and fact.layout == flat_layout(value) and is_read(run.graph, value):
                 reach, near = fact.bounds[0], () if own is None else own.bounds[0] or ()
                 if reach is ANYWHERE or any(not any(covers(n, form) for n in near) for form in reach):
-                    self.ahead.append(node)
+                    self.ahead = node, k
 
-    def read(self, node: OpNode, facts: Sequence[Fact | None]) -> Sequence[Fact | None]:
+    def read(self, node: OpNode, k: int, facts: Sequence[Fact | None]) -> Sequence[Fact | None]:
         if node.op.elementwise:
             return facts
         joint, absent = node.op.joint(node), node.op.absent(node)
+        absent = None if k in node.op.indices else absent  # of what is absent any may be the one that is pointed at
         nothing = joint.nothing if joint is not None else (absent,) * len(facts)
         left = self.axes(node.outputs[0])
         return [
@@ -69,6 +70,11 @@ class MaskedWalk(DependenceWalk):
         return tightened(Fact(found.layout, (join(found.bounds[0], tuple(own)),), known, found.positions))
 
 
+def is_read(graph: Graph, value: Value) -> bool:
+    """Whether a graph computes anything with a tensor, or gives it."""
+    return value in graph.outputs or any(value in reads(node) for node in graph.nodes)
+
+
 def masked(model: Model, sequence: InputAxis) -> MaskedWalk:
     """The walk that finds up to which position of a sequence all must be there for every tensor."""
     walk = MaskedWalk(sequence)
@@ -84,10 +90,15 @@ def read_too_far(model: Model, output: Value, sequence: InputAxis) -> Diagnostic
     walk.run(replace(graph, nodes=(*kept, CausalNode(output, 1))), [walk.there(v, None) for _, v in model.inputs])
     if not any(leak.node.value is output for leak in walk.leaks):
         return None
-    what, span = next(((f"what `{n.op.name}` gives", n.span) for n in walk.ahead), ("its result", None))
+    what, span, name, indices = "its result", None, "y", False
+    if walk.ahead is not None:
+        node, k = walk.ahead
+        what, span, name = f"what `{node.op.name}` gives", node.span, node.outputs[k].name or name
+        indices = k in node.op.indices
     message = f"`{model.name}` cannot be decoded step by step: {what} depends on how many positions follow"
-    name = next((n.outputs[0].name for n in walk.ahead if n.outputs[0].name), "y")
-    help_ = (
-        f"0 counts for nothing in a sum, and `-inf` in softmax and `max`; `assume causal({name})` says that all does"
-    )
+    if indices:
+        help_ = f"of masked positions `{name}` points at any: mask them again behind it, and `assume causal({name})`"
+    else:
+        nothing = "0 counts for nothing in a sum, and `-inf` in softmax, `max` and `topk`"
+        help_ = f"{nothing}; `assume causal({name})` says that all does"
     return Diagnostic("E0504", message, span, help=help_)

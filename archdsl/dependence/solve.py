@@ -88,7 +88,7 @@ class DependenceWalk(Interpreter[Fact]):
     def result(self, node: OpNode, k: int, facts: Sequence[Fact | None]) -> Fact | None:
         """What is known of an op's output, given that of its inputs; None for nothing."""
         output, first = node.outputs[k], facts[0] if facts else None
-        read = self.read(node, facts)
+        read = self.read(node, k, facts)
         if all(f is None for f in read):
             layout = flat_layout(output)
             return self.fact(layout, ((),) * len(self.sources), *self.made(node, k, layout))
@@ -112,8 +112,8 @@ class DependenceWalk(Interpreter[Fact]):
                 return self.fact(layout, bounds, known, None)
         return self.fact(layout, bounds, *self.known(node, k, facts, reads, layout))
 
-    def read(self, node: OpNode, facts: Sequence[Fact | None]) -> Sequence[Fact | None]:
-        """What bounds the result of an op: the facts of its inputs."""
+    def read(self, node: OpNode, k: int, facts: Sequence[Fact | None]) -> Sequence[Fact | None]:
+        """What bounds the k-th output of an op: the facts of its inputs."""
         return facts
 
     def reads(self, node: OpNode, k: int) -> Sequence[Reads]:

@@ -16,7 +16,7 @@ N is what one token meets: of routed experts the chosen ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from fractions import Fraction
 from functools import lru_cache
@@ -394,35 +394,46 @@ def formula(total: Total) -> str:
 
 def demand_sizes(model: Model, sizes: Sizes) -> None:
     """Raises ArchError E0503 where an input has no whole size, or a condition of the model does not hold."""
-    # of the rows of an expert nothing is known
-    checks = [n for n in nodes_below(model.block.graph) if isinstance(n, CheckNode) and _symbols(n) <= sizes.keys()]
-
-    def refused(sizes: Sizes) -> str:
-        found = [_at(d, sizes) for _, value in model.inputs for d in value.shape]
-        broken = next((n for n in found if n != int(n)), None)
-        if broken is not None:
-            return f"an input's size would be {float(broken):g} at these lengths"
-        check = next((c for c in checks if not _holds(c, sizes)), None)
-        if check is None:
-            return ""
-        numbers = [f"{name} = {n:,}" for name, n in sizes.items()]
-        fixed = [n for n in (check.left, check.right) if n.static and not isinstance(n.expr, Lit)]
-        limits = "".join(f", and {expr_text(n.expr)} = {_at(n, sizes):,}" for n in fixed)
-        return f"the model refuses these sizes ({', '.join(numbers)}): {check.message}{limits}"
-
-    said = refused(sizes)
+    said = refusal(model, sizes)
     if said:
-        raise error("E0503", said, help=_fitting(model, checks, sizes, refused))
+        raise error("E0503", said, help=_fitting(model, sizes))
 
 
-def _fitting(model: Model, checks: Sequence[CheckNode], sizes: Sizes, refused: Callable[[Sizes], str]) -> str:
+def refusal(model: Model, sizes: Sizes) -> str:
+    """Return why a model refuses sizes: an input has no whole size, or a condition does not hold. '' where it takes
+    them."""
+    found = [_at(d, sizes) for _, value in model.inputs for d in value.shape]
+    broken = next((n for n in found if n != int(n)), None)
+    if broken is not None:
+        return f"an input's size would be {float(broken):g} at these lengths"
+    check = next((c for c in _checks(model, sizes) if not _holds(c, sizes)), None)
+    if check is None:
+        return ""
+    numbers = [f"{name} = {n:,}" for name, n in sizes.items()]
+    fixed = [n for n in (check.left, check.right) if n.static and not isinstance(n.expr, Lit)]
+    limits = "".join(f", and {expr_text(n.expr)} = {_at(n, sizes):,}" for n in fixed)
+    return f"the model refuses these sizes ({', '.join(numbers)}): {check.message}{limits}"
+
+
+def _checks(model: Model, sizes: Sizes) -> list[CheckNode]:
+    """Return the conditions of a model on sizes that are known: of the rows of an expert nothing is."""
+    return [n for n in _conditions(model) if _symbols(n) <= sizes.keys()]
+
+
+@lru_cache(maxsize=4)
+def _conditions(model: Model) -> tuple[CheckNode, ...]:
+    return tuple(n for n in nodes_below(model.block.graph) if isinstance(n, CheckNode))
+
+
+def _fitting(model: Model, sizes: Sizes) -> str:
     """Return the nearest sequence length that a model takes, and the setting with which it takes this one."""
 
     def fits(length: int) -> bool:
-        return length > 0 and not refused({k: v if k == "batch" else length for k, v in sizes.items()})
+        return length > 0 and not refusal(model, {k: v if k == "batch" else length for k, v in sizes.items()})
 
     length = max((n for name, n in sizes.items() if name != "batch"), default=1)
-    broken = next((c for c in checks if c.op == "<=" and c.right.static and not _holds(c, sizes)), None)
+    longest = (c for c in _checks(model, sizes) if c.op == "<=" and c.right.static and not _holds(c, sizes))
+    broken = next(longest, None)
     if broken is not None and fits(limit := int(_at(broken.right, sizes))):
         name = expr_text(broken.right.expr)
         settable = any(f.name == name and f.value.value == limit for f in model.config)

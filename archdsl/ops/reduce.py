@@ -392,6 +392,10 @@ class TopK(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return (own_but(node.tensor(0).rank, axis_index(node)),)
 
+    def absent(self, node: OpNode) -> float | None:
+        """Of a k that follows the length, as `minimum(8, time)`, the last of the best is another with each position."""
+        return -math.inf if number(node, "k").static else None
+
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         k = number(node, "k")
         count = [k] if k.static else g.Unsqueeze(g.number(k), [0])

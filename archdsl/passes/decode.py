@@ -186,8 +186,10 @@ def plan(model: Model, latents: bool = True) -> DecodePlan:
     Raises ArchError E0504 where its output depends on later positions, or an op has no step."""
     flat, root = unroll(model)
     time = _time(model, flat)
-    _demand_causal(model, time)
+    output, sequence = _demand_causal(model, time)
     found = _Planner(model, flat, time).plan(latents)
+    if (longer := read_too_far(model, output, sequence)) is not None:
+        raise ArchError([longer])
     for part in (found.before, found.step):
         verify.checked(part, violations, "the plan of decoding")
     found.root = root
@@ -238,8 +240,9 @@ def _time(model: Model, flat: FlatGraph) -> Symbol:
     )
 
 
-def _demand_causal(model: Model, time: Symbol) -> None:
-    """The first output must be proved not to depend on later positions, nor on how many these are."""
+def _demand_causal(model: Model, time: Symbol) -> tuple[Value, InputAxis]:
+    """Return the first output and the sequence that it follows. It must be proved not to depend on later positions, and
+    what is made of positions not on how many these are."""
     output = next(v for _, v in model.outputs)
     for problem in prove_output(model, output):
         message = f"`{model.name}` cannot be decoded step by step: {problem.message}"
@@ -257,8 +260,7 @@ def _demand_causal(model: Model, time: Symbol) -> None:
             None if node is None else node.span,
             "hide later positions first: `where(key <= query, …, 0)` before a sum, `-inf` before a softmax",
         )
-    if (longer := read_too_far(model, output, sequence)) is not None:
-        raise ArchError([longer])
+    return output, sequence
 
 
 class _Taken(Frozen):
@@ -500,7 +502,9 @@ class _Planner:
         form = [FIXED] * value.rank
         for axis in axes:
             if not _linear(value.shape[axis], self.time):
-                raise self.blame(node, f"makes an axis of {value.shape[axis]} positions")
+                given = isinstance(node, FlatOp) and any(has(n, self.time) for n in numbers_of(node.node.options))
+                help_ = "with a fixed number it has a step, of sequences that are at least as long" if given else ""
+                raise self.blame(node, f"makes an axis of {value.shape[axis]} positions", help_)
         if len(axes) > 2:
             raise self.blame(node, "makes a tensor with three axes of time")
         if axes:
@@ -576,7 +580,7 @@ class _Planner:
             )
             found.carries[node] = CarriedState(node, states, self.layer)
 
-    def blame(self, node: FlatNode, what: str) -> ArchError:
+    def blame(self, node: FlatNode, what: str, help: str = "") -> ArchError:
         if isinstance(node, FlatOp):
             name, span = f"`{node.node.op.name}`", node.node.span
         elif isinstance(node, FlatScan):
@@ -586,7 +590,7 @@ class _Planner:
         return _refuse(
             f"{name} cannot be taken step by step: it {what}",
             span,
-            "compile the model without `--decode`: it then takes the whole sequence each time",
+            help or "compile the model without `--decode`: it then takes the whole sequence each time",
         )
 
     # --- keys and values that follow from something narrower ---

@@ -419,7 +419,13 @@ def infos(tensors: Mapping[str, NDArray[Any]], dtype: str) -> dict[str, TensorIn
 
 
 def chunks_of(sequences: Sequences, inputs: Mapping[str, NDArray[Any]]) -> list[int]:
-    """The prompt, then token by token."""
-    time = next(inputs[name].shape[axis] for name, axis in sequences.moving.items())
-    after = min(STEPS, time // 2)
-    return [time - after, *[1] * after]
+    """The prompt, then token by token. No condition of the model refuses the prompt."""
+    from archdsl.estimates.flops import refusal
+
+    model, name = sequences.model, sequences.plan.time.name
+    sizes = {str(d.value): n for key, v in model.inputs for d, n in zip(v.shape, inputs[key].shape, strict=True)}
+    time = sizes[name]
+    prompt = time - min(STEPS, time // 2)
+    while prompt < time and refusal(model, {**sizes, name: prompt}):
+        prompt += 1
+    return [prompt, *[1] * (time - prompt)]

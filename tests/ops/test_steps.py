@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from decode_tools import differences, torch_differences
@@ -16,6 +17,8 @@ from archdsl.ir.masks import INPUTS
 from archdsl.ir.op import Example, Primitive
 from archdsl.ops import registry
 from archdsl.passes.decode import _own, plan
+from archdsl.run.onnx import chunks_of
+from archdsl.run.sequences import Sequences
 
 
 @pytest.mark.parametrize(("name", "example"), CASES)
@@ -84,6 +87,7 @@ STEPPED = {
     "strided or near": "sdpa(q, q, q, mask: causal & (window(2) | strided(3))) -> merge_heads",
     "the prefix and near": "sdpa(q, q, q, mask: causal & (window(2) | prefix(1))) -> merge_heads",
     "scan": "s",
+    "scores of the best": "matmul(softmax(where((p < best[..., 2:]) | (j > i), -inf, p)), x) + best[..., :1]",
     "scores of earlier queries": """softmax(where(j <= i, p, -inf) - (where((j <= i) & (j < i), relu(p), 0)
         -> shift(1, axis: 1) -> cumsum(axis: 1))) -> matmul(x)""",
 }
@@ -99,6 +103,7 @@ def test_steps_give_what_the_whole_gives(what: str) -> None:
         "i": "i = indices(time) -> unsqueeze(1)",
         "j": "j = indices(time) -> unsqueeze(0)",
         "p": 'p = einsum("b q d, b k d -> b q k", x, x)',
+        "best": "best, at = topk(where(j <= i, p, -inf), 3)",
         "s": "s = scan h: [batch, 8] = 0.5 for x_t in x { h = tanh((h -> linear(8) as hh) + x_t)  emit h }",
     }
     needed = [text for name, text in lines.items() if _mentions(expression, name)]
@@ -155,6 +160,9 @@ def test_every_mask_in_steps() -> None:
         ("max(where(j <= i, p, 0), keep: true)", "max"),
         ("sum(where(j <= i, p, 1), keep: true)", "sum"),
         ("matmul(where(j <= i, softmax(where(j <= i, p, 1)), 0), x)", "softmax"),
+        ("best, at = topk(where(j <= i, p, 0), 2)  y = x * best[..., :1]", "topk"),
+        ("best, at = topk(where(j <= i, p, -1e30), 2)  y = x * best[..., :1]", "topk"),
+        ("best, at = topk(where(j <= i, p, -inf), 2)  y = x * cast(at[..., :1], float)", "topk"),
     ],
 )
 def test_numbers_that_depend_on_what_follows_are_refused(what: str, reader: str) -> None:
@@ -165,7 +173,7 @@ def test_numbers_that_depend_on_what_follows_are_refused(what: str, reader: str)
       i = indices(time) -> unsqueeze(1)
       j = indices(time) -> unsqueeze(0)
       p = einsum("b q d, b k d -> b q k", x, x)
-      y = x * ({what})
+      {what if "y =" in what else f"y = x * ({what})"}
       GIVEN
       return y -> linear(vocab) as head
     }}"""
@@ -175,6 +183,28 @@ def test_numbers_that_depend_on_what_follows_are_refused(what: str, reader: str)
     assert (problem.code, problem.span and problem.span.line) == ("E0504", 7)
     if "where" in what:
         assert plan(archdsl.load(text=text.replace("GIVEN", "assume causal(y)")))
+
+
+TOP_K = """model m(tokens: token[batch, time]) {{
+  x = tokens -> embedding(30, 8)
+  p = einsum("b q d, b k d -> b q k", x, x -> linear(8) as keys)
+  best, at = where(indices(time) <= unsqueeze(indices(time), 1), p, -inf) -> topk({k})
+  return x * best[..., :1]
+}}"""
+
+
+def test_an_axis_that_follows_the_sequence_otherwise_has_no_step() -> None:
+    with pytest.raises(
+        ArchError, match=r"`topk` cannot be taken step by step: it makes an axis of min\(4, time\)"
+    ) as no:
+        plan(archdsl.load(text=TOP_K.format(k="minimum(4, time)")))
+    assert "with a fixed number it has a step" in no.value.diagnostics[0].help
+
+
+@pytest.mark.parametrize(("time", "chunks"), [(4, [4]), (5, [4, 1]), (20, [10, *[1] * 10])])
+def test_no_prompt_is_shorter_than_a_model_takes(time: int, chunks: list[int]) -> None:
+    sequences = Sequences(plan(archdsl.load(text=TOP_K.format(k=4))))
+    assert chunks_of(sequences, {"tokens": np.zeros((2, time), np.int64)}) == chunks
 
 
 POSITIONS = {

@@ -226,7 +226,6 @@ model m(width = 8)(tokens: token[batch, time]) -> [batch, time, 50] {
   k = x -> linear(width) as keys
   scores = where(unsqueeze(indices(time), 0) > unsqueeze(indices(time), 1), -inf, einsum("b i d, b j d -> b i j", x, k))
   SCORES
-  assume causal(least)
   return matmul(softmax(where(scores < least, -inf, scores)), x -> linear(width) as values) -> head
 }
 """
