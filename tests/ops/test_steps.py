@@ -177,7 +177,7 @@ def test_numbers_that_depend_on_what_follows_are_refused(what: str, reader: str)
       GIVEN
       return y -> linear(vocab) as head
     }}"""
-    with pytest.raises(ArchError, match=f"what `{reader}` (gives depends|makes of positions)") as refused:
+    with pytest.raises(ArchError, match=f"`{reader}` (gives depends|changes)") as refused:
         plan(archdsl.load(text=text.replace("GIVEN", "")))
     (problem,) = refused.value.diagnostics
     assert (problem.code, problem.span and problem.span.line) == ("E0504", 7)
