@@ -312,15 +312,18 @@ def convert_to(
     model: Model, weights: Path, output: Path, mapping: str | None = None, progress: Progress | None = None
 ) -> int:
     """Write weights of a spec as a folder with `config.json`, in the names of a mapping: by default that which lies
-    beside the spec. How many tensors there are."""
+    beside the spec, else that of the `model_type` from which it was imported. How many tensors there are."""
     path = model.origin.spec.path
-    if mapping is None and (path is None or not path.with_suffix(".checkpoint").is_file()):
+    beside = carried(model, weights)
+    said = fields_of(beside, CONFIG)
+    own = path is not None and path.with_suffix(".checkpoint").is_file()
+    if mapping is None and not own and str(said.get("model_type")) in shipped():
+        mapping = str(said["model_type"])
+    if mapping is None and not own:
         raise error("E0531", f"no mapping lies beside the spec of `{model.name}`", help="name one: `--map llama`")
     found = named_mapping(mapping) if mapping is not None else read(path.with_suffix(".checkpoint"))
     mapper = Mapper(found, model)
     kind = mapping if mapping in found.types else next(iter(found.types), "")
-    beside = carried(model, weights)
-    said = fields_of(beside, CONFIG)
     same = says_all(found, str(kind), said, model)
     config = whole_config(found, str(kind), model, token_ids(beside) | said, same)
     config["dtype"] = dtype_of(said, [e.dtype for e in Checkpoint(weights).entries.values()])

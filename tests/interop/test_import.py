@@ -193,7 +193,7 @@ def test_remote_code_comes_with_all_but_dropout(folders: Any, tmp_path: Path, ru
     files = files_beside_tensors(tmp_path / "trained.hf")
     assert files.keys() >= BESIDE.keys() | {"generation_config.json"} - {"config.json"}
     (tmp_path / "hf" / "config.json").unlink()
-    convert_to(load(tmp_path / "m.arch"), tmp_path / "trained.safetensors", tmp_path / "back", "gpt2")
+    convert_to(load(tmp_path / "m.arch"), tmp_path / "trained.safetensors", tmp_path / "back")
     demand_same_beside_tensors(tmp_path / "in", tmp_path / "back")  # the config is that beside the spec
 
 

@@ -10,6 +10,7 @@ from torch_versions import VERSION
 import archdsl
 from archdsl.backends.torch import Extras, emit
 from archdsl.backends.torch.features import NAMES, SECTIONS, Name
+from archdsl.ir.wording import WRITTEN_OUT
 from archdsl.run.load import load_source
 
 SPEC = TINY.replace("causal", "causal & window(4)")
@@ -42,3 +43,20 @@ def test_what_a_section_leaves_as_it_is(sections: list[Name]) -> None:
     tokens = torch.randint(64, (2, 11))
     with torch.no_grad():
         torch.testing.assert_close(made(tokens), plain(tokens))
+
+
+TWO_KINDS = """
+block layer(mask, theta) { attention: mha(heads: 2)  mask: mask  position: rope(theta: theta)  ffn: mlp(hidden: 16) }
+model m(layers = 8, near = layer(mask: causal & window(4), theta: 100), far = layer(mask: causal, theta: 1000)) {
+  vocab: 64  context: 16  width: 16  blocks: (layers // 3) * (2 * near + far) + (layers % 3) * near  head: lm
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("section", [name for name in NAMES if name != "varlen"])  # no kernel of its has both masks
+def test_a_section_keeps_the_loop_over_layers(section: Name) -> None:
+    """Layers that differ in what they are given are one loop of any length, as in the plain file."""
+    source = emit(archdsl.load(text=TWO_KINDS), Extras(frozenset([section])))
+    assert WRITTEN_OUT not in source
+    assert "self.blocks[" not in source

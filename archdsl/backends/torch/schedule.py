@@ -283,7 +283,7 @@ class Scheduler:
         for variable in collected:
             self.emit(Bind((variable,), py("[]")))
         scheduled = [self.iteration(body, carried, collected) for body in loop.bodies]
-        self.out += Folding(self, loop, scheduled, outside).statements()
+        self.out += Folding(self, loop, scheduled, [[self.variable(v) for v in vs] for vs in outside]).statements()
         for t, values in enumerate(loop.collected):
             for variable, value in zip(collected, values, strict=True):
                 self.aliases[value] = py("{xs}[{t}]", xs=Read(variable), t=t)
@@ -292,6 +292,11 @@ class Scheduler:
         for variable, value in zip(carried, loop.outputs, strict=True):
             self.aliases[value] = Read(variable)
             self.left[variable] = self.left[value]
+
+    def variable(self, value: Target) -> Target:
+        """Return the variable that holds a value from before: of an `if`, of a loop; else the value itself."""
+        alias = self.aliases.get(value)
+        return self.variable(alias.value) if isinstance(alias, Read) else value
 
     def outside(self, body: Suite) -> list[Target]:
         """What a body reads from around, in order."""
