@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from archdsl.backends.huggingface.folder import copied, drawn
 from archdsl.diagnostics import ArchError, error
+from archdsl.estimates.kinds import Kind, kind_of_model
 from archdsl.files import write_text
 from archdsl.frontend.load import load
 from archdsl.interop.checkpoint_file import CheckpointFile, shipped
@@ -63,7 +64,8 @@ def native_type(model: Model, prefix: str = "", likely: str = "") -> NativeType:
     names = {starred(w.path) for w in weights(model)}
     known = {kind: m for kind, m in shipped().items() if kind.startswith("gguf_") is bool(prefix)}
     like = sorted(known, key=lambda kind: (not model.name.startswith(kind), -_likeness(names, known[kind])))
-    apart = {kind: _apart(names, known[kind], kind) for kind in like[: 3 * NEAREST]}
+    sort = kind_of_model(model)
+    apart = {kind: _apart(names, sort, known[kind], kind) for kind in like[: 3 * NEAREST]}
     near = sorted(apart, key=lambda kind: (kind != likely, not model.name.startswith(kind), apart[kind]))
     order = dict.fromkeys([*([likely] if likely in known else []), *near])
     search = _Search(model)
@@ -244,10 +246,12 @@ def _likeness(names: set[str], mapping: CheckpointFile) -> float:
     return covered / max(len(names), 1) + used / max(len(rules), 1)
 
 
-def _apart(names: set[str], mapping: CheckpointFile, kind: str) -> tuple[int, int]:
-    """How many names of weights a family and a model do not share; of several that share all, plain renames first."""
-    own = {starred(w.path) for w in weights(load(mapping.spec, model=mapping.types[kind]))}
-    return len(names ^ own), sum(rule.axes is not None for rule in mapping.rules)
+def _apart(names: set[str], sort: Kind, mapping: CheckpointFile, kind: str) -> tuple[bool, int, int]:
+    """Whether a family is another sort of model, a decoder or an encoder, and how many names of weights the two do not
+    share; of several that share all, plain renames first."""
+    family = load(mapping.spec, model=mapping.types[kind])
+    other = len(names ^ {starred(w.path) for w in weights(family)})
+    return kind_of_model(family) != sort, other, sum(rule.axes is not None for rule in mapping.rules)
 
 
 # --- guesses ----------------------------------------------------------------------------------------------------------

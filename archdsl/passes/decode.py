@@ -236,7 +236,7 @@ def _time(model: Model, flat: FlatGraph) -> Symbol:
             return symbol
     raise _refuse(
         f"`{model.name}` has no output that follows the positions of a sequence, so there is nothing to decode",
-        help="`--decode` is for models whose output is [batch, time, …], such as those with the head `lm`",
+        help="decoding is for models whose output is [batch, time, …], such as those with the head `lm`",
     )
 
 
@@ -246,7 +246,7 @@ def _demand_causal(model: Model, time: Symbol) -> tuple[Value, InputAxis]:
     output = next(v for _, v in model.outputs)
     for problem in prove_output(model, output):
         message = f"`{model.name}` cannot be decoded step by step: {problem.message}"
-        help_ = "a model whose positions see later ones is compiled without `--decode`"
+        help_ = "a model whose positions see later ones is compiled without `--decode` and `--with generate`"
         raise ArchError([replace(problem, code="E0504", message=message, help=help_)])
     sequence = next(
         InputAxis(n, v, a) for n, v in model.inputs for a, d in enumerate(v.shape) if a and is_time(d, time)
@@ -590,7 +590,8 @@ class _Planner:
         return _refuse(
             f"{name} cannot be taken step by step: it {what}",
             span,
-            help or "compile the model without `--decode`: it then takes the whole sequence each time",
+            help
+            or "compile the model without `--decode` and `--with generate`: it then takes the whole sequence each time",
         )
 
     # --- keys and values that follow from something narrower ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from zoo.tiny_decoders import TINY
 import archdsl
 from archdsl.backends.torch import emit
 from archdsl.diagnostics import ArchError
+from archdsl.estimates.kinds import kind_of_model
 from archdsl.interop.checkpoint_file import shipped
 from archdsl.interop.config_json import architecture
 from archdsl.interop.convert import import_folder
@@ -118,8 +120,13 @@ def test_a_family_is_found_among_those_with_its_names(kind: str) -> None:
 def test_a_model_that_is_like_a_type_and_computes_something_else_is_refused() -> None:
     text = (SPECS / "mistral.arch").read_text().replace("swiglu", "geglu")
     said = r"is not a known type of transformers; the nearest are(.|\n)*`mistral` computes `silu` where the model"
-    with pytest.raises(ArchError, match=said):
+    with pytest.raises(ArchError, match=said) as raised:
         native_type(archdsl.load(text=text, set=TINY["mistral:mistral_7b"]))
+    nearest = re.findall(r"`(\w+)`", raised.value.diagnostics[0].message.partition("nearest")[2])
+    known = [shipped()[kind] for kind in nearest]
+    assert {kind_of_model(archdsl.load(m.spec, model=m.types[k])) for m, k in zip(known, nearest, strict=True)} == {
+        "decoder"
+    }
 
 
 def test_a_folder_is_a_type_where_there_is_one_and_remote_code_where_not(tmp_path: Path, run: Run) -> None:
