@@ -293,6 +293,7 @@ def estimate(
         peak=peak,
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,
+        loss=loss,
     )
     bytes_of = count_bytes(
         loaded,

@@ -173,8 +173,11 @@ def test_estimate_tells_how_much_of_the_peak_is_used(run: Run) -> None:
     flops = json.loads(used.out)["flops"]
     mfu = 1000 * flops["training"] / 8 / 1e9
     assert flops["utilization"]["mfu"] == pytest.approx(mfu)
+    again = flops["recomputation"]["full"] + flops["recomputation"]["head"]
+    assert flops["utilization"]["hfu"] == pytest.approx(mfu * again / flops["training"])
+    fused = json.loads(run(*spec, "--loss", "fused", "--tokens-per-second", "1000", "--peak", "1e9", "--json").out)
     again = flops["recomputation"]["full"] / flops["training"]
-    assert flops["utilization"]["hfu"] == pytest.approx(mfu * again)
+    assert fused["flops"]["utilization"]["hfu"] == pytest.approx(mfu * again)
     assert "HFU" in run(*spec, "--tokens-per-second", "1000", "--peak", "1e9").out
     assert run(*spec, "--peak", "1e9").status == 2
 

@@ -6,7 +6,7 @@ import json
 import runpy
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from cli_tools import run
@@ -20,6 +20,7 @@ from archdsl.estimates.mesh import Mesh, parse_mesh
 from archdsl.estimates.roofline import PUBLISHED_MFU, Cluster, Roofline, _Roofline, estimate
 from archdsl.estimates.sharding import StepPlan, shard
 from archdsl.ir.graph import Model
+from archdsl.passes.checkpoint import Checkpoint
 from archdsl.passes.decode import planned
 from archdsl.passes.flatten import flatten
 from archdsl.resources import zoo_files
@@ -125,6 +126,18 @@ def test_a_step_reads_the_experts_that_are_chosen() -> None:
     assert read(256) == pytest.approx(experts, rel=0.03)
 
 
+def test_a_loss_in_chunks_computes_the_head_again() -> None:
+    """Beside the layers, if these are; the model's own FLOPs are the same."""
+    head = count(archdsl.load("gpt2"), batch=4, seq=64).flops.recomputation.head
+    for checkpoint in get_args(Checkpoint):
+        chunked, fused = (
+            times("gpt2", batch=4, seq=64, checkpoint=checkpoint, loss=loss).training for loss in ("chunked", "fused")
+        )
+        assert chunked.flops - fused.flops == head > 0
+        assert chunked.again > fused.again
+        assert chunked.utilization * chunked.seconds == pytest.approx(fused.utilization * fused.seconds)
+
+
 # --- published --------------------------------------------------------------------------------------------------------
 
 # Korthikanti et al., 2022, tables 3 and 5: layers, width, heads, tp, pp, pieces, micro-batch, micro-batches; seconds of
@@ -154,6 +167,7 @@ def test_megatron_is_slower_and_no_other_than_bound(name: str) -> None:
             interleave=pieces,
             sequence_parallel=sequence_parallel,
             checkpoint=checkpoint,
+            loss="eager",
             attention=attention,
             dtype="bfloat16",
             master_weights=True,
@@ -333,7 +347,8 @@ def test_published_training_is_slower_than_the_bound(devices: int, compute: Any,
     """Llama 3.1 8B with FSDP, tokens per second of an H100 with HBM2e (torchtitan), which recompute less than all."""
     card = Cluster(device("h100_sxm").model_copy(update={"bandwidth": 2.4e12}))
     for checkpoint in ("none", "full"):
-        plan = StepPlan(Mesh(dp=devices), zero=3, dtype="bfloat16", compute=compute, checkpoint=checkpoint)
+        how: Any = {"dtype": "bfloat16", "compute": compute, "checkpoint": checkpoint, "loss": "eager"}
+        plan = StepPlan(Mesh(dp=devices), zero=3, **how)
         found = estimate(archdsl.load("llama3_8b"), card, plan, batch=2 * devices, seq=8192).training
         assert 1.9 < found.tokens_per_second / devices / tokens < 3.3
 
@@ -416,18 +431,18 @@ def test_links_within_a_machine_and_between() -> None:
 
 
 def test_stages_wait_for_each_other() -> None:
-    found = times("llama3_8b", mesh="pp=4", micro_batches=4, seq=1024, optimizer="sgd")
+    found = times("llama3_8b", mesh="pp=4", micro_batches=4, seq=1024, optimizer="sgd", loss="fused")
     each = (found.training.seconds - found.training.bubble - found.training.optimizer) / 4
     # A micro-batch goes through all stages once, each of which works on it as one device would.
-    one = times("llama3_8b", seq=1024, optimizer="sgd").training
+    one = times("llama3_8b", seq=1024, optimizer="sgd", loss="fused").training
     assert each + found.training.bubble == pytest.approx(one.seconds - one.optimizer)
     assert each > found.training.bubble / 3
-    more = times("llama3_8b", mesh="pp=4", micro_batches=32, seq=1024)
+    more = times("llama3_8b", mesh="pp=4", micro_batches=32, seq=1024, loss="fused")
     assert more.training.utilization > 1.5 * found.training.utilization
 
 
 def test_recomputation_takes_a_forward() -> None:
-    plain, again = (times("llama3_8b", seq=2048, checkpoint=how).training for how in ("none", "full"))
+    plain, again = (times("llama3_8b", seq=2048, checkpoint=how, loss="fused").training for how in ("none", "full"))
     assert again.seconds - plain.seconds == pytest.approx(again.again)
     head = 2 * 2048 * 4096 * 128_256
     assert again.flops - plain.flops == pytest.approx(count(archdsl.load("llama3_8b")).flops.forward - head)

@@ -27,16 +27,18 @@ from pydantic import BaseModel
 from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.cost import OpWork, Total, Work, work_of
 from archdsl.estimates.counts import Use, titles, uses
+from archdsl.estimates.head import head_of
+from archdsl.estimates.loss import Loss, default_loss
 from archdsl.estimates.mask_density import count, looks_back, symbolic
 from archdsl.estimates.params import ParamsReport
 from archdsl.estimates.params import estimate as count_parameters
 from archdsl.ir.cost import Amount, Pairs, whole_at
 from archdsl.ir.dims import Lit, Num, Poly, add, evaluate, expr_text, mul
 from archdsl.ir.dims import Value as Size
-from archdsl.ir.graph import CheckNode, Model, Value
+from archdsl.ir.graph import CheckNode, Model, OpNode, Value
 from archdsl.ir.masks import TENSOR_RULES
 from archdsl.ir.ranges import TESTS
-from archdsl.ir.walk import nodes_below
+from archdsl.ir.walk import calls_of, nodes_below
 from archdsl.passes.checkpoint import Checkpoint
 from archdsl.passes.decode import NEW, DecodePlan, planned
 from archdsl.passes.flatten import FlatGraph, FlatOp, FlatScan
@@ -98,6 +100,8 @@ class Recomputation(BaseModel):
     none: int
     selective: int
     full: int
+    head: int
+    """Of the LM head, once forwards: beside each of these what a loss in chunks computes again."""
 
 
 class Utilization(BaseModel):
@@ -109,6 +113,8 @@ class Utilization(BaseModel):
     convention: Convention
     """How the model's FLOPs are counted: published figures mostly count attention whole, as `dense` does."""
     checkpoint: Checkpoint
+    loss: Loss
+    """Which kernel computes the cross-entropy: `chunked` computes the LM head again."""
     mfu: float
     hfu: float
 
@@ -162,10 +168,12 @@ def estimate(
     peak: float | None = None,
     checkpoint: Checkpoint = "none",
     checkpoint_every: int = 1,
+    loss: Loss | None = None,
 ) -> EstimateReport:
     """Count a model's parameters and FLOPs. `seq` is 2,048 where it is not given, or the context if that is less. Of a
     measured throughput, or step of training, with the `peak` of all devices in FLOP/s, it is said how much is used,
-    with `checkpoint` of every `checkpoint_every`-th layer.
+    with `checkpoint` of every `checkpoint_every`-th layer and the cross-entropy by `loss` (that of emitted code where
+    it is None).
 
     Raises ArchError E0503 where the model has no sizes at these lengths."""
     report = count_parameters(model)
@@ -174,15 +182,19 @@ def estimate(
     if step_seconds is not None:
         tokens_per_second = counter.tokens / step_seconds
     if tokens_per_second is not None and peak is not None:
-        again = getattr(flops.recomputation, checkpoint) / flops.training if flops.training else 1.0
+        kernel = loss or default_loss(model)
+        again = getattr(flops.recomputation, checkpoint) - flops.training
+        head = flops.recomputation.head if kernel == "chunked" else 0
+        more = (again / checkpoint_every + head) / flops.training if flops.training else 0.0
         mfu = tokens_per_second * flops.training_per_token / peak
         used = Utilization(
             tokens_per_second=tokens_per_second,
             peak=peak,
             convention=convention,
             checkpoint=checkpoint,
+            loss=kernel,
             mfu=mfu,
-            hfu=mfu * (1 + (again - 1) / checkpoint_every),
+            hfu=mfu * (1 + more),
         )
         flops = flops.model_copy(update={"utilization": used})
     return EstimateReport(**report.model_dump(), flops=flops)
@@ -248,7 +260,10 @@ class _Counter:
             elementwise=self.value(once.elementwise, own),
             formula=formula(once.forward),
             recomputation=Recomputation(
-                none=mine.training, selective=mine.training + core, full=mine.training + layers
+                none=mine.training,
+                selective=mine.training + core,
+                full=mine.training + layers,
+                head=self.value(head_work(self.model), own),
             ),
             conventions=told,
             by_block=self.by_block(inference, training, own),
@@ -460,6 +475,21 @@ def _symbols(check: CheckNode) -> set[str]:
 
 
 @lru_cache(maxsize=4)
+def head_work(model: Model) -> Total:
+    """Return what the LM head takes forwards; nothing where a loss in chunks cannot compute it by itself."""
+    found = Total()
+    try:
+        head = head_of(model)
+    except ArchError:
+        return found
+    inner = (n for node in head.nodes for call in calls_of(node) for n in nodes_below(call.block.graph, set()))
+    for node in (*head.nodes, *inner):
+        if isinstance(node, OpNode):
+            for part in node.op.flops(node).contractions:
+                found.add(part.amount)
+    return found
+
+
 def decode_work(model: Model) -> Total:
     """The contractions of one step of decoding, one new position for each sequence, as a function of the sizes; the
     length counts the new position too.

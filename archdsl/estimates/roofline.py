@@ -326,6 +326,7 @@ class _Roofline:
         numbers: dict[FlatNode, int] = {n: i for i, n in enumerate(step.graph.nodes)}
         for i, chunk in enumerate(step.chunks):
             positions.update({numbers[n]: (i % mesh.pp, bool(step.again(n))) for n in chunk.nodes})
+        head = {numbers[n] for n in step.loss.nodes}
         m = plan.micro_batches
         best: TrainingTimes | None = None
         stages = []
@@ -333,7 +334,8 @@ class _Roofline:
             own = [k for k in found if positions[k.node][0] == stage]
             forward = self.passed((k, k.flops, k.bytes) for k in own)
             backward = self.passed((k, k.backward_flops, k.backward_bytes) for k in own)
-            again = self.passed((k, k.flops, k.bytes) for k in own if self.is_again(k, positions[k.node][1]))
+            redone = (k for k in own if k.node in head or self.is_again(k, positions[k.node][1]))
+            again = self.passed((k, k.flops, k.bytes) for k in redone)
             stages.append((forward, backward, again))
         each = [sum(t.seconds for t in parts) for parts in stages]
         for stage, (forward, backward, again) in enumerate(stages):

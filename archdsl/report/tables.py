@@ -167,6 +167,8 @@ def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterato
     if f.recomputation.selective != f.training:
         totals.add_row("  selective checkpointing", f"{f.recomputation.selective:,}", "attention is recomputed")
     totals.add_row("  full checkpointing", f"{f.recomputation.full:,}", "every layer is recomputed")
+    if f.recomputation.head:
+        totals.add_row("  chunked loss", f"+ {f.recomputation.head:,}", "the LM head is recomputed")
     if f.decode_step is not None:
         totals.add_row("decode step", f"{f.decode_step:,}", f"one new token at sequence length {f.seq:,}")
     totals.add_row("element-wise ops", f"{f.elementwise:,}", "forward, not included above")
@@ -177,7 +179,7 @@ def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterato
             f"{100 * used.mfu:.1f} %",
             f"{used.convention}; {used.tokens_per_second:,.0f} tokens/s, {used.peak:.4g} FLOP/s",
         )
-        totals.add_row("HFU", f"{100 * used.hfu:.1f} %", f"activation checkpointing: {again}")
+        totals.add_row("HFU", f"{100 * used.hfu:.1f} %", f"activation checkpointing: {again}; {used.loss} loss")
     yield totals
     if side_by_side:
         table = _table("convention", *_numbers("forward", "training", "of exact"), ("counts", DIM))

@@ -8,11 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 from zoo import tiny as zoo
 from zoo.sizes import distinct
 
 import archdsl
 from archdsl import ArchError
+from archdsl.estimates.flops import estimate
 from archdsl.estimates.head import head_of
 from torch_emit.emitted import close, gradients, module, names_of, same_gradients, spec
 
@@ -124,6 +126,23 @@ model capped(width = 16) {
   head:    lm(tied: TIED, bias: true, scale: 0.5, softcap: 3)
 }
 """
+
+
+@pytest.mark.parametrize("name", ["gpt2:gpt2", "llama3:llama3"])
+def test_the_head_is_computed_again_as_the_estimate_says(name: str) -> None:
+    """By torch's own count, which takes each pair, of a head that is tied and of one that is not: a step with the loss
+    in chunks, beside one whose logits are there as a whole."""
+    tokens = zoo.inputs(zoo.graph(name))["tokens"]
+
+    def counted(made: nn.Module, *targets: Tensor) -> int:
+        with FlopCounterMode(display=False) as counter:
+            made(tokens, *targets).sum().backward()
+        return counter.get_total_flops()
+
+    rows, time = tokens.shape
+    said = estimate(zoo.graph(name), batch=rows, seq=time, convention="dense").flops.recomputation
+    again = counted(in_chunks(module(name, "loss")), tokens) - counted(module(name))
+    assert again == said.head > 0
 
 
 @pytest.mark.parametrize("tied", ["true", "false"])
