@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from archdsl.estimates.loss import Loss
     from archdsl.estimates.machines import MachinesReport
     from archdsl.estimates.memory import Memory, MemoryReport, Optimizer
+    from archdsl.estimates.needs import Workload
     from archdsl.estimates.params import ParamsReport
     from archdsl.estimates.scaling import ScalingReport
     from archdsl.estimates.sweep import SweepReport
@@ -171,6 +172,21 @@ OF_MESH = (
     "kv_cache",
 )
 """Arguments of `estimate` that need a mesh or an accelerator."""
+OF_MEMORY = (
+    "batch",
+    "dtype",
+    "optimizer",
+    "master_weights",
+    "checkpoint",
+    "loss",
+    "decode",
+    "mesh",
+    "zero",
+    "micro_batches",
+    "weights",
+    "kv_cache",
+)
+"""Arguments of `sweep` that ask for memory."""
 OF_ACCELERATOR = ("compute", "devices", "machine", "network", "fused", "mfu", "tokens", "price")
 """Arguments of `estimate` that need an accelerator."""
 
@@ -420,11 +436,71 @@ def memory(
 # --- searches ---------------------------------------------------------------------------------------------------------
 
 
+def _workload(
+    *,
+    batch: int,
+    seq: int | None,
+    dtype: Dtype,
+    optimizer: Optimizer,
+    master_weights: bool,
+    checkpoint: Checkpoint,
+    loss: Loss | None,
+    decode: bool,
+    mesh: str | None,
+    zero: int,
+    micro_batches: int,
+    weights: Low | None,
+    kv_cache: Low | None,
+) -> Workload:
+    """Return what memory is asked for by `fit` and `sweep`."""
+    from archdsl.estimates.dtypes import Low
+    from archdsl.estimates.mesh import Mesh, parse_mesh
+    from archdsl.estimates.needs import Workload
+
+    _demand_run(batch, seq)
+    _demand_training(dtype, optimizer, checkpoint, loss)
+    _demand_zero(zero)
+    _demand_size("micro_batches", micro_batches)
+    for name, low in (("weights", weights), ("kv_cache", kv_cache)):
+        if low is not None:
+            _demand_one_of(name, low, get_args(Low))
+            if not decode:
+                raise error("E0509", f"`{name}` is of decoding: it goes with `decode=True`")
+    return Workload(
+        mesh=parse_mesh(mesh) if mesh is not None else Mesh(),
+        zero=zero,  # type: ignore[arg-type]
+        micro_batches=micro_batches,
+        checkpoint=checkpoint,
+        loss=loss,
+        dtype=dtype,
+        weights=weights,
+        cache=kv_cache,
+        optimizer=optimizer,
+        master_weights=master_weights,
+        batch=batch,
+        seq=seq,
+        decode=decode,
+    )
+
+
 def sweep(
     spec: str | Path | Model | None = None,
     *,
     set: Mapping[str, SweepValues],
     seq: int | None = None,
+    memory: bool = False,
+    batch: int = 1,
+    dtype: Dtype = "float32",
+    optimizer: Optimizer = "adamw",
+    master_weights: bool = False,
+    checkpoint: Checkpoint = "none",
+    loss: Loss | None = None,
+    decode: bool = False,
+    mesh: str | None = None,
+    zero: int = 0,
+    micro_batches: int = 1,
+    weights: Low | None = None,
+    kv_cache: Low | None = None,
     text: str | None = None,
     model: str | None = None,
     allow_noncausal: bool = False,
@@ -434,12 +510,25 @@ def sweep(
 
     `set` gives each hyper-parameter its values: a sequence of them, or a text as on the command line
     (`"512..4096:512"`, `"6,12,24"`). FLOPs are those of one sequence of length `seq` (2,048 or the context, if less).
-    A point at which the spec is wrong is a row that says so. Other arguments and errors as for `load`, and ArchError
-    E0505 for values that cannot be read or are too many."""
+    With `memory`, or any argument about it, each point has the bytes that a training step, or decoding, needs: `batch`
+    and all others are as for `fit`. A point at which the spec is wrong is a row that says so. Other arguments and
+    errors as for `load`, and ArchError E0505 for values that cannot be read or are too many."""
+    arguments, defaults = dict(locals()), sweep.__kwdefaults__ or {}
     from archdsl.estimates.sweep import sweep as count
 
-    _demand_run(1, seq)
-    return count(spec, text=text, model=model, set=set, seq=seq, allow_noncausal=allow_noncausal, progress=progress)
+    run = {name: arguments[name] for name in OF_MEMORY}
+    workload = _workload(seq=seq, **run)
+    asked = memory or any(run[name] != defaults[name] for name in OF_MEMORY)
+    return count(
+        spec,
+        text=text,
+        model=model,
+        set=set,
+        seq=seq,
+        run=workload if asked else None,
+        allow_noncausal=allow_noncausal,
+        progress=progress,
+    )
 
 
 def fit(
@@ -484,20 +573,8 @@ def fit(
 
     Other arguments and errors as for `load`, and ArchError: E0505 for what cannot be varied and where nothing fits,
     E0504 where a model cannot be decoded."""
-    from archdsl.estimates.dtypes import Low
-    from archdsl.estimates.fit import Workload
     from archdsl.estimates.fit import fit as largest
-    from archdsl.estimates.mesh import Mesh, parse_mesh
 
-    _demand_run(batch, seq)
-    _demand_training(dtype, optimizer, checkpoint, loss)
-    _demand_zero(zero)
-    _demand_size("micro_batches", micro_batches)
-    for name, low in (("weights", weights), ("kv_cache", kv_cache)):
-        if low is not None:
-            _demand_one_of(name, low, get_args(Low))
-            if not decode:
-                raise error("E0509", f"`{name}` is of decoding: it goes with `decode=True`")
     for name, budget in (("params", params), ("active", active), ("memory", memory)):
         if budget is not None:
             _demand_size(name, budget)
@@ -518,20 +595,20 @@ def fit(
         params=params,
         active=active,
         memory=memory,
-        run=Workload(
-            mesh=parse_mesh(mesh) if mesh is not None else Mesh(),
-            zero=zero,  # type: ignore[arg-type]
-            micro_batches=micro_batches,
-            checkpoint=checkpoint,
-            loss=loss,
-            dtype=dtype,
-            weights=weights,
-            cache=kv_cache,
-            optimizer=optimizer,
-            master_weights=master_weights,
+        run=_workload(
             batch=batch,
             seq=seq,
+            dtype=dtype,
+            optimizer=optimizer,
+            master_weights=master_weights,
+            checkpoint=checkpoint,
+            loss=loss,
             decode=decode,
+            mesh=mesh,
+            zero=zero,
+            micro_batches=micro_batches,
+            weights=weights,
+            kv_cache=kv_cache,
         ),
         multiple=multiple,
         aspect=aspect,

@@ -58,7 +58,7 @@ def predicted(run: dict[str, Any]) -> Roofline:
         zero=ZERO[run["sharding"]],
         micro_batches=run["grad_accum"],
         checkpoint="full" if run["checkpointing"] else "none",
-        loss="eager",
+        loss="fused",
         dtype="bfloat16",
         master_weights=True,
     )

@@ -10,10 +10,10 @@ import pytest
 from cli_tools import TINY, run
 
 import archdsl
-from archdsl.estimates.fit import Workload, fit, period
+from archdsl.estimates.fit import fit, period
 from archdsl.estimates.memory import estimate as count
 from archdsl.estimates.mesh import parse_mesh
-from archdsl.estimates.needs import needs
+from archdsl.estimates.needs import Workload, needs
 from archdsl.estimates.sharding import Step, StepPlan, shard
 
 # Layers come in threes.

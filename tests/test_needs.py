@@ -9,11 +9,11 @@ import pytest
 from cli_tools import run
 
 import archdsl
-from archdsl.estimates.fit import Workload, fit
+from archdsl.estimates.fit import fit
 from archdsl.estimates.hardware import device, devices
 from archdsl.estimates.memory import estimate as memory
 from archdsl.estimates.mesh import parse_mesh
-from archdsl.estimates.needs import Need, needs
+from archdsl.estimates.needs import Need, Workload, needs
 from archdsl.estimates.sharding import Step, StepPlan
 
 GIB = 1 << 30

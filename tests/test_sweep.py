@@ -6,12 +6,15 @@ import json
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_tools import TINY, run
 
 import archdsl
 from archdsl.estimates.flops import estimate
+from archdsl.estimates.mesh import parse_mesh
+from archdsl.estimates.needs import Workload, memory_need
 from archdsl.estimates.sweep import MAX_POINTS, sweep
 from archdsl.report import plots
 
@@ -209,6 +212,43 @@ def test_what_cannot_be_drawn(tiny: Path, options: tuple[str, ...], said: str) -
     status, out = run("sweep", tiny, *options)
     assert (status, "E0506" in out, said in out) == (2, True, True)
     assert not Path("a.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "how"),
+    [
+        (("--loss", "eager"), {"loss": "eager"}),
+        (("--dtype", "float32"), {"memory": True}),
+        (("--decode", "--batch", "3"), {"decode": True, "batch": 3}),
+        (("--mesh", "dp=2", "--zero", "3"), {"mesh": "dp=2", "zero": 3, "batch": 2}),
+    ],
+)
+def test_memory_is_what_fit_needs(tiny: Path, options: tuple[str, ...], how: dict[str, Any]) -> None:
+    """In all three forms, by each option; none where none is given."""
+    told = ("sweep", tiny, "--set", "layers=1,2", "--seq", "8", *options)
+    report = archdsl.sweep(tiny, set={"layers": [1, 2]}, seq=8, **how)
+    rows = list(csv.DictReader(io.StringIO(run(*told, "--csv")[1])))
+    shown = json.loads(run(*told, "--json")[1])
+    for layers, row, line, entry in zip((1, 2), report.rows, rows, shown["rows"], strict=True):
+        plan = {k: v for k, v in how.items() if k not in ("memory", "mesh")}
+        need = memory_need(
+            archdsl.load(tiny, set={"layers": layers}), Workload(parse_mesh(how.get("mesh", "dp=1")), seq=8, **plan)
+        )
+        assert row.memory == int(line["memory"]) == entry["memory"] == need.bytes
+    assert report.memory is not None
+    assert shown["memory"] == report.memory.model_dump()
+    assert report.memory.loss == (None if "decode" in how else how.get("loss", "chunked"))
+    assert " KiB" in run(*told)[1] or " MiB" in run(*told)[1]
+    plain = archdsl.sweep(tiny, set={"layers": [1]}, seq=8)
+    assert plain.memory is plain.rows[0].memory is None
+
+
+def test_a_point_that_cannot_be_spread_keeps_its_counts(tiny: Path) -> None:
+    whole, odd = archdsl.sweep(tiny, set={"layers": "2,3"}, seq=8, mesh="pp=2").rows
+    assert (whole.code, odd.code, odd.memory) == (None, "E0515", None)
+    assert odd.training_per_token is not None
+    for wrong in (("--decode", "--loss", "eager"), ("--weights", "int8"), ("--zero", "1")):
+        assert run("sweep", tiny, "--set", "layers=1", *wrong)[0] == 2
 
 
 def test_plots_need_matplotlib(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ from archdsl.cli.options import (
     complete_accelerator,
     complete_setting,
     demand_other,
+    is_given,
     load_model,
     only_with,
     settings_of,
@@ -194,6 +195,7 @@ def estimate(
 
 @command("sweep", "Estimates")
 def sweep(
+    context: typer.Context,
     spec: SpecArgument,
     set: Annotated[
         list[str],
@@ -205,20 +207,42 @@ def sweep(
         ),
     ],
     seq: Annotated[
-        int | None, RUN("--seq", min=1, max=MOST, help="Sequence length for FLOPs (2,048 or the context).")
+        int | None, RUN("--seq", min=1, max=MOST, help="Sequence length for FLOPs and memory (2,048 or the context).")
     ] = None,
+    memory: Annotated[
+        bool, MEMORY("--memory", help="Memory of each point, as with any other of these options.")
+    ] = False,
+    batch: Annotated[
+        int | None, MEMORY("--batch", min=1, max=MOST, help="Batch size (1; with --mesh a sequence a micro-batch).")
+    ] = None,
+    dtype: Annotated[Dtype, MEMORY("--dtype", help="The type of weights and activations.")] = "float32",
+    optimizer: Annotated[Optimizer, MEMORY("--optimizer", help="Its state counts.")] = "adamw",
+    master_weights: Annotated[bool, MEMORY("--master-weights", help="Memory with fp32 master weights.")] = False,
+    checkpoint: Annotated[Checkpoint, MEMORY("--checkpoint", help=CHECKPOINT)] = "none",
+    loss: Annotated[Loss | None, MEMORY("--loss", help=LOSS)] = None,
+    decode: Annotated[bool, MEMORY("--decode", help="Weights and KV cache of decoding; no training.")] = False,
+    weights: Annotated[
+        mesh_options.LOW | None, MEMORY("--weights", help="With --decode: matrices of that type.")
+    ] = None,
+    kv_cache: Annotated[
+        mesh_options.LOW | None, MEMORY("--kv-cache", help="With --decode: a KV cache of that type.")
+    ] = None,
+    mesh: mesh_options.MeshOption = None,
+    zero: mesh_options.ZeroOption = 0,
+    micro_batches: mesh_options.MicroBatchesOption = 1,
     csv: Annotated[bool, OUTPUT("--csv", help="Rows of exact numbers on standard output.")] = False,
     json: JsonOption = False,
     plot: Annotated[
         Path | None, OUTPUT("--plot", metavar="FILE", help="Plot it too: .svg, .png or .html (needs matplotlib).")
     ] = None,
     y: Annotated[
-        Literal["parameters", "non_embedding", "active", "ratio", "forward_per_token", "training_per_token"],
+        Literal["parameters", "non_embedding", "active", "ratio", "forward_per_token", "training_per_token", "memory"],
         OUTPUT("--y", help="With --plot: what is plotted."),
     ] = "parameters",
     allow_noncausal: NoncausalOption = False,
 ) -> int:
-    """Count a spec at many settings: parameters and FLOPs per token; impossible settings are rows that say why."""
+    """Count a spec at many settings: parameters, FLOPs per token, memory if asked; impossible settings say why."""
+    from archdsl.api import OF_MEMORY
     from archdsl.api import sweep as count_all
     from archdsl.report.plots import demand_plots, plot_sweep
     from archdsl.report.tables import counting, sweep_csv, sweep_view
@@ -230,8 +254,28 @@ def sweep(
         demand_other(plot, spec)
     elif y != "parameters":
         raise typer.BadParameter("it goes with --plot", param_hint="'--y'")
+    _demand_memory_options(context, decode, mesh)
     with counting("counting") as progress:
-        report = count_all(spec, set=settings_of(set), seq=seq, allow_noncausal=allow_noncausal, progress=progress)
+        report = count_all(
+            spec,
+            set=settings_of(set),
+            seq=seq,
+            memory=memory or any(is_given(context, name) for name in OF_MEMORY),
+            batch=batch or _batch(mesh, micro_batches),
+            dtype=dtype,
+            optimizer=optimizer,
+            master_weights=master_weights,
+            checkpoint=checkpoint,
+            loss=loss,
+            decode=decode,
+            mesh=mesh,
+            zero=zero,
+            micro_batches=micro_batches,
+            weights=weights,
+            kv_cache=kv_cache,
+            allow_noncausal=allow_noncausal,
+            progress=progress,
+        )
     if csv:
         sys.stdout.write(sweep_csv(report))
     else:
@@ -320,7 +364,6 @@ def fit(
     """The largest model, or batch, within a budget of parameters or memory: sizes are varied in multiples that run
     fast, and head_dim is kept."""
     from archdsl.api import fit as largest
-    from archdsl.estimates.mesh import parse_mesh
     from archdsl.report.tables import counting, fit_view
 
     most = None if memory is None else _bytes(memory)
@@ -335,15 +378,9 @@ def fit(
     if params is None and active is None and most is None:
         hint = "'--params' / '--active' / '--memory' / '--accelerator'"
         raise typer.BadParameter("give one of them, or several", param_hint=hint)
-    training = ("optimizer", "master_weights", "checkpoint", "loss")
     if most is None:
-        only_with(context, "--memory", "decode", "batch", "seq", "dtype", *training)
-    elif decode:
-        only_with(context, "training, and not with --decode", *training)
-    if not decode:
-        only_with(context, "--decode", "weights", "kv_cache")
-    if mesh is None:
-        only_with(context, "--mesh", "zero", "micro_batches")
+        only_with(context, "--memory", "decode", "batch", "seq", "dtype", *OF_TRAINING)
+    _demand_memory_options(context, decode, mesh)
     names = [name.strip() for name in vary.split(",") if name.strip()]
     for name in ("batch", "seq"):
         if name in names:
@@ -361,7 +398,7 @@ def fit(
             params=None if params is None else int(_amount(params, "--params")),
             active=None if active is None else int(_amount(active, "--active")),
             memory=most,
-            batch=batch or (micro_batches * parse_mesh(mesh).dp if mesh is not None else 1),
+            batch=batch or _batch(mesh, micro_batches),
             mesh=mesh,
             zero=zero,
             micro_batches=micro_batches,
@@ -382,6 +419,27 @@ def fit(
             progress=progress,
         )
     print_or_json(report, fit_view, json)
+
+
+OF_TRAINING = ("optimizer", "master_weights", "checkpoint", "loss")
+"""Options of `sweep` and `fit` about the memory of a training step."""
+
+
+def _demand_memory_options(context: typer.Context, decode: bool, mesh: str | None) -> None:
+    """Refuse options about memory that say nothing: of training beside `--decode`, of decoding or a mesh without."""
+    if decode:
+        only_with(context, "training, and not with --decode", *OF_TRAINING)
+    else:
+        only_with(context, "--decode", "weights", "kv_cache")
+    if mesh is None:
+        only_with(context, "--mesh", "zero", "micro_batches")
+
+
+def _batch(mesh: str | None, micro_batches: int) -> int:
+    """Return a sequence for each micro-batch of each data-parallel device."""
+    from archdsl.estimates.mesh import parse_mesh
+
+    return micro_batches * parse_mesh(mesh).dp if mesh is not None else 1
 
 
 def _amount(text: str, option: str) -> Decimal:

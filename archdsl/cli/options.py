@@ -131,11 +131,16 @@ def demand_other(output: str | Path | None, spec: str, weights: Path | None = No
             raise error("E0521", f"`{output}` would be written over what is read", help="give the output another name")
 
 
+def is_given(context: typer.Context, name: str) -> bool:
+    """Return whether an option stands on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def only_with(context: typer.Context, option: str, *names: str) -> None:
     """Refuse options that were given and say nothing without another one."""
     for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
+        if is_given(context, name):
             raise typer.BadParameter(f"it goes with {option}", param_hint=f"'--{name.strip('_').replace('_', '-')}'")
 
 

@@ -36,9 +36,8 @@ from pydantic import BaseModel
 from archdsl.diagnostics import ArchError, did_you_mean, error
 from archdsl.estimates.follow import MULTIPLE, followed, followers, follows, step_of
 from archdsl.estimates.mesh import Mesh
-from archdsl.estimates.needs import Inference, Need, training
+from archdsl.estimates.needs import MemoryAsked, Need, Workload, memory_need
 from archdsl.estimates.params import Params, ParamsReport, estimate
-from archdsl.estimates.sharding import Step, StepPlan
 from archdsl.estimates.sweep import hopeless
 from archdsl.frontend.load import Settings, Spec, load_found, request_of
 from archdsl.frozen import Frozen
@@ -83,22 +82,9 @@ class Neighbour(BaseModel):
     aspect."""
 
 
-class FitMemory(BaseModel):
+class FitMemory(MemoryAsked):
     """What the model that was found needs of memory, and how that was asked for."""
 
-    dtype: str
-    optimizer: str | None
-    """None for decoding."""
-    master_weights: bool
-    checkpoint: str | None
-    """What the backward pass computes again; None for decoding."""
-    loss: str | None
-    """Which kernel computes the cross-entropy; None for decoding."""
-    decode: bool
-    weights: str
-    """The type of matrices, `dtype` unless they are of fewer bits."""
-    kv_cache: str
-    batch: int
     seq: int
     bytes: int
     """Of training, the most that is in memory at once."""
@@ -142,15 +128,6 @@ class FitReport(BaseModel):
     next: list[Neighbour]
     counted: int
     """How many models were counted."""
-
-
-class Workload(StepPlan):
-    """What memory is needed for: a step of training that is run so, or of decoding `seq` positions that are kept."""
-
-    batch: int = 1
-    seq: int | None = None
-    """2,048 or the context, if less, where it is None."""
-    decode: bool = False
 
 
 def fit(
@@ -712,15 +689,7 @@ def _memory(run: Workload, need: Need | None) -> FitMemory | None:
     if need is None:
         return None
     return FitMemory(
-        dtype=run.dtype,
-        optimizer=None if run.decode else run.optimizer,
-        master_weights=run.master_weights and not run.decode,
-        checkpoint=None if run.decode else run.checkpoint,
-        loss=need.loss,
-        decode=run.decode,
-        weights=run.weights or run.dtype,
-        kv_cache=run.cache or run.dtype,
-        batch=run.batch,
+        **run.asked(need.loss).model_dump(),
         seq=need.seq,
         bytes=need.bytes,
         peak_at=need.at,
@@ -757,17 +726,3 @@ def _neighbour(search: _Search, chosen: Values, name: str, ratio: _Ratio | None)
         memory=counts.get("memory"),
         verdict=verdict,
     )
-
-
-# --- memory -----------------------------------------------------------------------------------------------------------
-
-
-def memory_need(model: Model, run: Workload) -> Need:
-    """What a step of a model needs of memory.
-
-    Raises ArchError: E0503 where the model has no sizes at this batch and length, E0504 where it is to be decoded and
-    cannot be taken step by step, E0527 where there are no layers to compute again."""
-    if run.decode:
-        planned(model)
-    step = Step(model, run, run.batch, run.seq)
-    return Inference(step).need("decode") if run.decode else training(step)

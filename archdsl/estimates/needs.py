@@ -20,7 +20,7 @@ from archdsl.estimates.mesh import Mesh
 from archdsl.estimates.sharding import Shares, Step, StepPlan, layer
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.paths import layer_of
-from archdsl.passes.decode import NEW, decoding
+from archdsl.passes.decode import NEW, decoding, planned
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatWeight, flatten
 
 Phase = Literal["training", "prefill", "decode"]
@@ -46,6 +46,58 @@ class Need(BaseModel):
     def term(self) -> str:
         """The largest of them."""
         return max(self.terms, key=lambda name: self.terms[name])
+
+
+class MemoryAsked(BaseModel):
+    """What memory was asked for: that of a training step, or of decoding."""
+
+    dtype: str
+    optimizer: str | None
+    """None for decoding."""
+    master_weights: bool
+    checkpoint: str | None
+    """What the backward pass computes again; None for decoding."""
+    loss: str | None
+    """Which kernel computes the cross-entropy; None for decoding."""
+    decode: bool
+    weights: str
+    """The type of matrices, `dtype` unless they are of fewer bits."""
+    kv_cache: str
+    batch: int
+
+
+class Workload(StepPlan):
+    """What memory is needed for: a step of training that is run so, or of decoding `seq` positions that are kept."""
+
+    batch: int = 1
+    seq: int | None = None
+    """2,048 or the context, if less, where it is None."""
+    decode: bool = False
+
+    def asked(self, loss: str | None) -> MemoryAsked:
+        """Return what a report says of it; `loss` is the kernel of the cross-entropy that was taken."""
+        return MemoryAsked(
+            dtype=self.dtype,
+            optimizer=None if self.decode else self.optimizer,
+            master_weights=self.master_weights and not self.decode,
+            checkpoint=None if self.decode else self.checkpoint,
+            loss=loss,
+            decode=self.decode,
+            weights=self.weights or self.dtype,
+            kv_cache=self.cache or self.dtype,
+            batch=self.batch,
+        )
+
+
+def memory_need(model: Model, run: Workload) -> Need:
+    """What a step of a model needs of memory.
+
+    Raises ArchError: E0503 where the model has no sizes at this batch and length, E0504 where it is to be decoded and
+    cannot be taken step by step, E0527 where there are no layers to compute again."""
+    if run.decode:
+        planned(model)
+    step = Step(model, run, run.batch, run.seq)
+    return Inference(step).need("decode") if run.decode else training(step)
 
 
 def needs(step: Step, usable: int | None = None) -> list[Need]:

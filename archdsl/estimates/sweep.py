@@ -20,9 +20,11 @@ from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.follow import followed, followers
+from archdsl.estimates.needs import MemoryAsked, Workload
 from archdsl.frontend.load import Settings, Spec, load_found, request_of, wrong_argument
 
 if TYPE_CHECKING:
+    from archdsl.estimates.loss import Loss
     from archdsl.ir.graph import Model
 
 Values = str | int | float | bool | Sequence[str | int | float | bool]
@@ -35,8 +37,8 @@ _WHOLE = re.compile(r"-?\d(?:_?\d)*")
 
 
 class SweepRow(BaseModel):
-    """One point. All counts are None where the spec is wrong there, for which `problem` gives the reason; only FLOPs,
-    where the model refuses sequences of that length."""
+    """One point. All counts are None where the spec is wrong there, for which `problem` gives the reason; only FLOPs
+    and memory, where the model refuses sequences of that length; memory, where it cannot be spread so."""
 
     settings: dict[str, int | float | bool | str]
     followed: dict[str, int] = {}
@@ -50,6 +52,8 @@ class SweepRow(BaseModel):
     """FLOPs of inference, all positions of a sequence at once, for each of its positions."""
     training_per_token: float | None = None
     """FLOPs of a training step for each position: forwards and backwards."""
+    memory: int | None = None
+    """Bytes that a training step, or decoding, needs of the fullest device; None where it was not asked for."""
     code: str | None = None
     """Of the first error: `E0401`."""
     problem: str | None = None
@@ -67,6 +71,8 @@ class SweepReport(BaseModel):
     """What is set, in the order of the command."""
     followed: list[str] = []
     """What follows the width."""
+    memory: MemoryAsked | None = None
+    """What memory was asked for; None where none was."""
     rows: list[SweepRow]
 
 
@@ -77,6 +83,7 @@ def sweep(
     model: str | None = None,
     set: Mapping[str, Values],
     seq: int | None = None,
+    run: Workload | None = None,
     allow_noncausal: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> SweepReport:
@@ -84,9 +91,9 @@ def sweep(
 
     `set` gives each hyper-parameter its values: a sequence of them, or a text as on the command line
     (`"512..4096:512"`, `"6,12,24"`). FLOPs are told for one sequence of `seq` positions (2,048 or the context, if
-    less), attention by the pairs that the mask lets through. `progress` is told how many points are done, and of how
-    many. Raises ArchError: E0505 for values that cannot be read or are too many, what is wrong with the spec where no
-    setting could cure it, and E0201 for a name that the model does not have."""
+    less), attention by the pairs that the mask lets through; memory of `run`, if one is given. `progress` is told how
+    many points are done, and of how many. Raises ArchError: E0505 for values that cannot be read or are too many, what
+    is wrong with the spec where no setting could cure it, and E0201 for a name that the model does not have."""
     found, own, allow_noncausal = request_of(spec, text=text, model=model, allow_noncausal=allow_noncausal)
     if not isinstance(set, Mapping):
         raise wrong_argument("set", set, "a mapping of names to their values")
@@ -102,19 +109,27 @@ def sweep(
     follow = followers(config, {*own, *values}) if isinstance(config.get("width"), int) else {}
     rows = []
     about: tuple[str, str] | None = None
+    loss: Loss | None = None
     for i, chosen in enumerate(itertools.product(*values.values())):
         settings = dict(zip(values, chosen, strict=True))
         width = plain(settings["width"]) if follow else None
         more = followed(follow, width / config["width"], {}) if isinstance(width, int) and width > 0 else {}
-        row, named = _row(found, {**own, **more}, settings, seq, allow_noncausal)
+        row, named, kernel = _row(found, {**own, **more}, settings, seq, run, allow_noncausal)
         row.followed.update(more)
-        about = about or named
+        about, loss = about or named, loss or kernel
         rows.append(row)
         if progress is not None:
             progress(i + 1, points)
     name, source = about or (found.model or found.source.name, found.source.name)
     return SweepReport(
-        model=name, source=source, batch=1, seq=seq, names=list(values), followed=list(follow), rows=rows
+        model=name,
+        source=source,
+        batch=1,
+        seq=seq,
+        names=list(values),
+        followed=list(follow),
+        memory=run.asked(loss) if run is not None else None,
+        rows=rows,
     )
 
 
@@ -129,9 +144,16 @@ def _config(found: Spec, own: Settings, allow_noncausal: bool) -> dict[str, int 
 
 
 def _row(
-    found: Spec, own: Settings, settings: dict[str, str], seq: int | None, allow_noncausal: bool
-) -> tuple[SweepRow, tuple[str, str] | None]:
+    found: Spec,
+    own: Settings,
+    settings: dict[str, str],
+    seq: int | None,
+    run: Workload | None,
+    allow_noncausal: bool,
+) -> tuple[SweepRow, tuple[str, str] | None, Loss | None]:
+    """Count one point. Return its row, the model's name and source, and which kernel computes the cross-entropy."""
     from archdsl.estimates.flops import per_token
+    from archdsl.estimates.needs import memory_need
     from archdsl.estimates.params import estimate
 
     shown = {name: plain(value) for name, value in settings.items()}
@@ -140,7 +162,7 @@ def _row(
     except ArchError as problem:
         if any(hopeless(d.code) for d in problem.diagnostics):
             raise
-        return SweepRow(settings=shown).model_copy(update=_said(problem)), None
+        return SweepRow(settings=shown).model_copy(update=_said(problem)), None, None
     report = estimate(model)
     p = report.params
     row = SweepRow(
@@ -150,13 +172,17 @@ def _row(
         active=p.active,
         ratio=p.ratio,
     )
-    told: dict[str, Any]
+    told: dict[str, Any] = {}
+    loss: Loss | None = None
     try:
         forward, training = per_token(model, report, seq=seq)
-        told = {"forward_per_token": forward, "training_per_token": training}
+        told |= {"forward_per_token": forward, "training_per_token": training}
+        if run is not None:
+            need = memory_need(model, run)
+            told["memory"], loss = need.bytes, need.loss
     except ArchError as problem:
-        told = _said(problem)
-    return row.model_copy(update=told), (report.model, report.source)
+        told |= _said(problem)
+    return row.model_copy(update=told), (report.model, report.source), loss
 
 
 def _said(problem: ArchError) -> dict[str, str]:

@@ -29,6 +29,7 @@ QUANTITIES = {
     "ratio": "parameters without embeddings / 12 · n_layer · d²",
     "forward_per_token": "FLOPs per token, inference",
     "training_per_token": "FLOPs per token, training",
+    "memory": "bytes of memory",
 }
 """What can be drawn of a sweep, and what its axis says."""
 

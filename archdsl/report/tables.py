@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from archdsl.estimates.flops import EstimateReport
     from archdsl.estimates.hardware import HardwareReport
     from archdsl.estimates.memory import Memory, MemoryReport
+    from archdsl.estimates.needs import MemoryAsked
     from archdsl.estimates.params import ParamsReport
     from archdsl.estimates.roofline import Budget, Roofline
     from archdsl.estimates.scaling import ScalingReport
@@ -527,6 +528,8 @@ def sweep_view(report: SweepReport) -> Iterator[RenderableType]:
     experts = any(row.active != row.parameters for row in report.rows)
     problems = any(row.problem for row in report.rows)
     heads = ["parameters", "non-embedding", *(["active"] if experts else []), "/ 12·L·d²", "FLOPs/token", "training"]
+    if report.memory is not None:
+        heads.append("memory")
     told: list[Column] = [("", {"style": "red", "overflow": "fold"})] if problems else []
     table = _table(*_numbers(*map(_escape, (*report.names, *report.followed)), *heads, no_wrap=True), *told)
     for row in report.rows:
@@ -536,10 +539,14 @@ def sweep_view(report: SweepReport) -> Iterator[RenderableType]:
         cells += ["" if n is None else f"{n:,}" for n in counts]
         cells.append("" if row.ratio is None else f"{row.ratio:.4f}")
         cells += ["" if n is None else f"{n:.4g}" for n in (row.forward_per_token, row.training_per_token)]
+        if report.memory is not None:
+            cells.append("" if row.memory is None else _binary(row.memory))
         if problems:
             cells.append(f"{row.code}: {row.problem}" if row.problem else "")
         table.add_row(*map(_escape, cells))
     yield table
+    if report.memory is not None:
+        yield f"[dim]memory: {_escape(_asked(report.memory, report.seq))}[/]"
 
 
 def sweep_csv(report: SweepReport) -> str:
@@ -582,6 +589,16 @@ def counting(what: str) -> Iterator[Callable[[int, int], None] | None]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+def _asked(m: MemoryAsked, seq: int | None = None) -> str:
+    """Return how memory was asked for: `batch size 4, sequence length 8,192; bfloat16, decoding`."""
+    copied = ", fp32 master weights" if m.master_weights and m.dtype != "float32" else ""
+    types = ((m.weights, "weights"), (m.kv_cache, "KV cache"))
+    decoding = "".join(["decoding", *(f", {dtype} {name}" for dtype, name in types if dtype != m.dtype)])
+    training = f"{m.optimizer}{copied}; activation checkpointing: {m.checkpoint}; {m.loss} loss"
+    length = f", sequence length {seq:,}" if seq is not None else ""
+    return f"batch size {m.batch:,}{length}; {m.dtype}, {decoding if m.decode else training}"
+
+
 def fit_view(report: FitReport) -> Iterator[RenderableType]:
     """The model that was found, as arguments, and what keeps it from growing."""
 
@@ -589,12 +606,7 @@ def fit_view(report: FitReport) -> Iterator[RenderableType]:
     yield _escape(shlex.join(report.set))
     m = report.memory
     if m is not None:
-        copied = ", fp32 master weights" if m.master_weights and m.dtype != "float32" else ""
-        types = ((m.weights, "weights"), (m.kv_cache, "KV cache"))
-        decoding = "".join(["decoding", *(f", {dtype} {name}" for dtype, name in types if dtype != m.dtype)])
-        training = f"{m.optimizer}{copied}; activation checkpointing: {m.checkpoint}; {m.loss} loss"
-        how = decoding if m.decode else training
-        yield f"[dim]{_escape(f'batch size {m.batch:,}, sequence length {m.seq:,}; {m.dtype}, {how}')}[/]"
+        yield f"[dim]{_escape(_asked(m, m.seq))}[/]"
     budget = report.budget[report.binding]
     table = _totals()
     shown = _binary(budget) if report.binding == "memory" else f"{budget:,}"
