@@ -34,9 +34,10 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, did_you_mean, error
+from archdsl.estimates.folded import memory_need
 from archdsl.estimates.follow import MULTIPLE, followed, followers, follows, step_of
 from archdsl.estimates.mesh import Mesh
-from archdsl.estimates.needs import MemoryAsked, Need, Workload, memory_need
+from archdsl.estimates.needs import MemoryAsked, Need, Workload
 from archdsl.estimates.params import Params, ParamsReport, estimate
 from archdsl.estimates.sweep import hopeless
 from archdsl.frontend.load import Settings, Spec, load_found, request_of
@@ -56,10 +57,15 @@ PARTS = 64
 """Where sizes grow together: by so small a part of the spec's own."""
 TRIES = 64
 """So many settings on end may be impossible before a search gives a direction up."""
+NEAR = 16
+"""The same of the finest size beside given values of the others, and how many times as far a direction is followed that
+has become impossible."""
 AROUND = {1: 12, 2: 2, 3: 1}
 """So many steps around the spec's proportions are tried of each size but the finest one, by how many these are."""
 SPREAD = 2.0
 """Sizes stay within such a factor of the spec's proportions."""
+GROWN = 1.5
+"""By such a factor a model is larger in earnest when one of its sizes is doubled."""
 _FARTHEST = 2**62
 _PLENTY = 4096
 
@@ -406,11 +412,11 @@ class _Search:
         return None, last - TRIES + 1 <= first
 
     def largest(
-        self, at: Callable[[int], Values], first: int, last: int | None, too_far: int | None = None
+        self, at: Callable[[int], Values], first: int, last: int | None, too_far: int | None = None, tries: int = TRIES
     ) -> tuple[int | None, int | None]:
         """The largest step that fits, and the smallest one that is possible; None where there is none. `too_far` is a
         step that is known not to fit."""
-        ends = range(first, first + TRIES if last is None else min(last, first + TRIES - 1) + 1)
+        ends = range(first, first + tries if last is None else min(last, first + tries - 1) + 1)
         smallest = next((i for i in ends if self.count(at(i)) is not None), None)
         if smallest is None or (self.used(at(smallest)) or 0.0) > 1:
             return None, smallest
@@ -439,7 +445,7 @@ class _Search:
             if i is not None and (self.used(at(i)) or 0.0) > 1:
                 return i
             none_since = None if i is not None else none_since or best + step
-            if none_since is not None and best + step > none_since * TRIES:
+            if none_since is not None and best + step > none_since * NEAR:
                 return none_since
             if i is not None and step > _PLENTY and self.used(at(i)) == self.used(at(best)):
                 raise _unbounded(self)
@@ -503,11 +509,12 @@ def _several(
     def scaled(i: int) -> Values:
         return {name: max(1, round(n * i / PARTS / steps[name])) * steps[name] for name, n in own.items()}
 
-    best = _most(search, scaled, None)
+    best, smallest = search.largest(scaled, 1, None)
+    # Where even the smallest one in these proportions is too large, there may be others around it.
+    centre = scaled(smallest if best is None and smallest is not None else _most(search, scaled, None))
     finest = min(own, key=lambda name: steps[name] / own[name])
     others = [name for name in own if name != finest]
     around = AROUND.get(len(others), 0)
-    centre = scaled(best)
     ranges = [[n for k in range(-around, around + 1) if (n := centre[x] + k * steps[x]) > 0] for x in others]
     # From the spec's proportions outwards: beyond what is too large, or wholly fits, there is nothing to be found.
     points = sorted(
@@ -537,8 +544,15 @@ def _several(
             small.append(point)
             found.append(at(last))
         else:
-            j, _ = search.largest(at, first, last, last if search.used(at(last)) is not None else None)
+            j, _ = search.largest(at, first, last, last if search.used(at(last)) is not None else None, NEAR)
             found += [at(j)] if j is not None else []
+    if best is None and not found:
+        counted = [dict(zip(own, key, strict=True)) for key, p in search.memo.items() if p is not None]
+
+        def share(values: Values) -> float:
+            return search.used(values) or 0.0
+
+        raise _nothing(search, min(counted, key=share), "smallest that was tried")
     found = found or [centre]
     size = next((name for name in search.budget if name != "memory"), "parameters")
 
@@ -548,7 +562,12 @@ def _several(
         return p.counts[size]
 
     enough = (1 - slack) * max(count(v) for v in found)
-    return min((v for v in found if count(v) >= enough), key=lambda v: (_spread(v, own), -count(v), *v.values()))
+    chosen = min((v for v in found if count(v) >= enough), key=lambda v: (_spread(v, own), -count(v), *v.values()))
+    used = search.used(chosen) or 1.0
+    for name in own if ratio is None and used < 1 / SPREAD else ():
+        if GROWN * used < (search.used({**chosen, name: 2 * chosen[name]}) or 2.0) <= 1:
+            raise _out_of_proportion(search, chosen, name)
+    return chosen
 
 
 def _spread(values: Values, own: Values) -> float:
@@ -614,7 +633,18 @@ def _limited(search: _Search, largest: Values, limit: ArchError) -> ArchError:
     )
 
 
-def _nothing(search: _Search, smallest: Values | None) -> ArchError:
+def _out_of_proportion(search: _Search, chosen: Values, name: str) -> ArchError:
+    """Sizes that grow together end where one of them does, and another one could still grow."""
+    others = " ".join(f"--set {n}={value}" for n, value in chosen.items() if n != name)
+    return error(
+        "E0505",
+        f"most of the budget is left, and of these sizes `{name}` alone can still grow: "
+        f"{_holding(search, 'largest in the proportions of the spec', chosen)}",
+        help=f"--vary {name} {others}",
+    )
+
+
+def _nothing(search: _Search, smallest: Values | None, which: str = "smallest") -> ArchError:
     """Nothing fits, or nothing is possible at all."""
     steps = ", ".join(f"`--multiple {n}={search.step(n)}`" for n in search.sizes if search.step(n) > 1)
     if smallest is None:
@@ -627,13 +657,13 @@ def _nothing(search: _Search, smallest: Values | None) -> ArchError:
         )
     return error(
         "E0505",
-        f"nothing fits: {_holding(search, 'smallest', smallest)}",
+        f"nothing fits: {_holding(search, which, smallest)}",
         help=f"a larger budget, or smaller multiples than {steps}" if steps else "a larger budget",
     )
 
 
 def _holding(search: _Search, which: str, values: Values) -> str:
-    """Return a sentence on what of the budgets the smallest or the largest model uses."""
+    """Return a sentence on what of the budgets a model uses, the smallest or the largest one or as `which` says."""
     p = search.count(values)
     assert p is not None
     sizes = ", ".join(f"{k} = {v:,}" for k, v in values.items())
@@ -642,7 +672,9 @@ def _holding(search: _Search, which: str, values: Values) -> str:
     holds = " and ".join(f"{n:,} {units[name]}" for name, n in counts.items())
     if p.memory is not None and p.memory.bytes > search.budget["memory"]:
         holds += f", {p.memory.terms[p.memory.term]:,} of them for {p.memory.term}"
-    return f"the {which} {'run' if search.of_run else 'model'}, {sizes}, has {holds}"
+    if which in ("smallest", "largest"):
+        which += " run" if search.of_run else " model"
+    return f"the {which}, {sizes}, has {holds}"
 
 
 def _report(
