@@ -47,13 +47,13 @@ MEASURED: list[tuple[str, int, int, dict[str, int]]] = [
 """Name, batch, sequence length, settings."""
 
 FSDP = {"zero": 3, "dtype": "bfloat16", "master_weights": True, "gradient_dtype": "float32", "loss": "eager"}
-PUBLISHED: list[tuple[str, str, dict[str, Any], int, int, float]] = [
-    ("llama3_8b", "dp=8", FSDP | {"checkpoint": "full"}, 8, 32_768, 83.9),
-    ("llama3_8b", "dp=4,cp=2", FSDP | {"checkpoint": "full"}, 4, 65_536, 84.2),
-    ("llama3_8b", "dp=2,cp=4", FSDP | {"checkpoint": "full"}, 2, 131_072, 84.0),
-    ("llama3_8b", "dp=8", FSDP | {"checkpoint": "selective"}, 16, 8192, 82.4),
-    ("llama3_8b", "dp=128", FSDP | {"checkpoint": "selective"}, 256, 8192, 67.0),
-    ("llama3_70b", "dp=32,tp=8", FSDP | {"checkpoint": "full", "sequence_parallel": True}, 512, 8192, 71.9),
+PUBLISHED: list[tuple[str, str, dict[str, Any], int, int, float, float]] = [
+    ("llama3_8b", "dp=8", FSDP | {"checkpoint": "full"}, 8, 32_768, 83.9, 0.15),
+    ("llama3_8b", "dp=4,cp=2", FSDP | {"checkpoint": "full"}, 4, 65_536, 84.2, 0.15),
+    ("llama3_8b", "dp=2,cp=4", FSDP | {"checkpoint": "full"}, 2, 131_072, 84.0, 0.15),
+    ("llama3_8b", "dp=8", FSDP | {"checkpoint": "selective"}, 16, 8192, 82.4, 0.15),
+    ("llama3_8b", "dp=128", FSDP | {"checkpoint": "selective"}, 256, 8192, 67.0, 0.15),
+    ("llama3_70b", "dp=32,tp=8", FSDP | {"checkpoint": "full", "sequence_parallel": True}, 512, 8192, 71.9, 0.25),
     (
         # Between stages weights stay gathered, and gradients are summed whole: ZeRO 1.
         "llama3_405b",
@@ -64,6 +64,7 @@ PUBLISHED: list[tuple[str, str, dict[str, Any], int, int, float]] = [
         256,
         8192,
         82.5,
+        0.3,
     ),
     (
         "llama3_405b",
@@ -72,9 +73,11 @@ PUBLISHED: list[tuple[str, str, dict[str, Any], int, int, float]] = [
         2048,
         8192,
         80.0,
+        0.05,
     ),
 ]
-"""Name, mesh, plan, sequences of a step, sequence length, GiB."""
+"""Name, mesh, plan, sequences of a step, sequence length, GiB, and how far from it the estimate may be:
+docs/estimates.md says why it is farther than 15 % for two."""
 
 
 def without_dropout(name: str) -> dict[str, str]:
@@ -99,7 +102,7 @@ def main() -> None:
             sizes = f"{found.peak / GIB:>8.2f} {found.measured.peak / GIB:>8.2f}"
             print(f"{name:<16} {batch:>5} {seq:>6,}  {loss:<8} {sizes} {ratio}  {', '.join(found.measured.kernels)}")
     print(f"\n{'model':<12} {'mesh':<18} {'batch':>5} {'seq':>7}  {'estimate':>8} {'published':>9}")
-    for name, mesh, plan, batch, seq, published in PUBLISHED:
+    for name, mesh, plan, batch, seq, published, _ in PUBLISHED:
         stage = shard(archdsl.load(name), StepPlan(mesh=parse_mesh(mesh), **plan), batch=batch, seq=seq).memory
         print(
             f"{name:<12} {mesh:<18} {batch:>5} {seq:>7,}  {stage.total / GIB:>8.2f} {published:>9.1f} "

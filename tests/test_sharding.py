@@ -302,12 +302,20 @@ def test_llama_was_in_memory() -> None:
     assert 70 * GIB < found.memory.total < 79 * GIB
 
 
-@pytest.mark.parametrize("number", [0, 3, 4])
-def test_peaks_are_near_published_ones(number: int) -> None:
-    """Of `benchmarks/training_memory.py`, runs of torchtitan: what the allocator reserved, within 15 %."""
+def test_peaks_are_near_published_ones() -> None:
+    """Of `benchmarks/training_memory.py`, as near as each row says; of sequences that `cp` cuts, one row."""
     script = Path(__file__).resolve().parent.parent / "benchmarks" / "training_memory.py"
-    name, mesh, plan, batch, seq, published = runpy.run_path(str(script))["PUBLISHED"][number]
-    assert step(name, mesh, batch=batch, seq=seq, **plan).memory.total / GIB == pytest.approx(published, rel=0.15)
+    rows = runpy.run_path(str(script))["PUBLISHED"]
+    for name, mesh, plan, batch, seq, published, tolerance in (r for r in rows if "cp" not in r[1]):
+        found = step(name, mesh, batch=batch, seq=seq, **plan).memory.total / GIB
+        assert found == pytest.approx(published, rel=tolerance), f"{name}, {mesh}, {seq}"
+
+
+def test_two_layers_are_gathered_at_once() -> None:
+    """That which is computed and the next one, and gradients of one of them; a layer of each size stands alone."""
+    found = step("gpt2", "dp=4", zero=3, dtype="bfloat16", master_weights=True, gradient_dtype="float32").memory
+    table, positions, layer = 50_257 * 768, 1024 * 768, (124_439_808 - 50_257 * 768 - 1024 * 768 - 2 * 768) // 12
+    assert found.gathered in (2 * (table + n) + 4 * table for n in (positions, layer))
 
 
 def test_every_other_layer_is_computed_again() -> None:

@@ -100,7 +100,7 @@ class Stage(BaseModel):
     working: int
     """Activations of the largest layer that is computed again."""
     gathered: int
-    """Of weights that ZeRO 3 has put together, the largest layer's, and the gradients of it."""
+    """Of weights that ZeRO 3 has put together, those of a layer and of the one fetched beside it, and of gradients."""
     objective: int
     """The most that the loss, logits included, adds to activations."""
     inputs: int
@@ -818,15 +818,17 @@ class Step:
     # --- memory ---
 
     def gathered(self, stage: int) -> int:
-        """Bytes of the largest layer's weights and their gradients, put together."""
+        """Bytes of the weights put together for a layer and for the one fetched beside it (Zhao et al., 2023, section
+        3.3), and of one's gradients: where these take most."""
         units: dict[object, int] = defaultdict(int)
         for path, weight in self.weights_of(stage).items():
             stack, number, _ = layer_of(path)
             for tensor, expert in self.tensors([weight]):
                 if weight.weight.trained and self.replicas(expert) > 1:
                     units[(stack, number) if stack else path] += tensor.numbers
-        each = BYTES[self.plan.dtype] + BYTES[self.plan.gradient_dtype or self.plan.dtype]
-        return max(units.values(), default=0) * each
+        each, grain = BYTES[self.plan.dtype], BYTES[self.plan.gradient_dtype or self.plan.dtype]
+        sizes = [*units.values(), 0]
+        return max((each * (one + other) + grain * max(one, other) for one, other in pairwise(sizes)), default=0)
 
 
 def sent_share(kind: Kind, devices: int) -> float:
