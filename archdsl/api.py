@@ -100,6 +100,13 @@ def _demand_path(name: str, value: object) -> None:
         raise wrong_argument(name, value, "a path")
 
 
+def _demand_texts(**given: object) -> None:
+    """Raise ArchError E0509 for an argument that is given and is no text."""
+    for name, value in given.items():
+        if value is not None and not isinstance(value, str):
+            raise wrong_argument(name, value, "a text")
+
+
 def _demand_run(batch: object, seq: object) -> None:
     _demand_size("batch", batch)
     if seq is not None:
@@ -272,6 +279,7 @@ def estimate(
 
     _demand_run(1 if batch is None else batch, seq)
     _demand_one_of("convention", convention, get_args(Convention))
+    _demand_texts(mesh=mesh, accelerator=accelerator)
     cluster = Cluster(device(accelerator), machine, network) if accelerator is not None else None
     spread = mesh is not None or cluster is not None
     dtype = dtype or (best_dtype(cluster.device) if cluster is not None else "float32")
@@ -461,6 +469,7 @@ def _workload(
     _demand_training(dtype, optimizer, checkpoint, loss)
     _demand_zero(zero)
     _demand_size("micro_batches", micro_batches)
+    _demand_texts(mesh=mesh)
     for name, low in (("weights", weights), ("kv_cache", kv_cache)):
         if low is not None:
             _demand_one_of(name, low, get_args(Low))
@@ -803,6 +812,7 @@ def to_onnx(
             help="a decode step gives those of `all` new tokens, or of the `last` of each sequence",
         )
     _demand_path("output", output)
+    _demand_texts(dtype=dtype, target=target, quantize=quantize)
     if weights is not None:
         _demand_path("weights", weights)
     if opset not in (21, 22, 23, 24):
@@ -949,6 +959,7 @@ def import_checkpoint(
     _demand_path("output", output)
     if Path(output).suffix != ".arch":
         raise error("E0509", f"`output` ends in .arch, unlike `{shortened(str(output))}`")
+    _demand_texts(mapping=mapping)
     if not _is_list(ignore):
         raise wrong_argument("ignore", ignore, "a collection of fields")
     return import_folder(
@@ -987,6 +998,7 @@ def export_checkpoint(
     _demand_path("output", output)
     _demand_path("weights", weights)
     _demand_one_of("format", format, ("hf", "gguf"))
+    _demand_texts(mapping=mapping)
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     if format == "gguf":
         from archdsl.interop.gguf_write import write_gguf
@@ -1025,6 +1037,7 @@ def import_weights(
 
     _demand_path("source", source)
     _demand_path("output", output)
+    _demand_texts(mapping=mapping)
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     pairs = [*(renames or {}).items()]
     if init_missing:
@@ -1075,6 +1088,7 @@ def generate(
     from archdsl.run.generate import generate as run
 
     _demand_size("max_new_tokens", max_new_tokens)
+    _demand_texts(device=device)
     _demand_one_of("dtype", dtype, get_args(Dtype))
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     return run(
@@ -1147,6 +1161,7 @@ def verify(
 
     _demand_run(batch, seq)
     _demand_one_of("target", target, [*TARGETS])
+    _demand_texts(dtype=dtype, quantize=quantize, device=device)
     if not _is_list(keep):
         raise wrong_argument("keep", keep, "a sequence of patterns")
     return compare(

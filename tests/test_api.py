@@ -163,6 +163,28 @@ def test_a_wrong_argument_is_one_short_error(case: str) -> None:
     assert len(str(wrong.value)) < 200
 
 
+def test_what_is_no_text_is_refused_wherever_a_text_is_taken(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"spec": archdsl.load(text=TINY), "vary": "layers", "prompt": "1", "params": 10**5}
+    paths = {"source": tmp_path, "output": tmp_path / "a.arch", "weights": tmp_path / "b.safetensors"}
+    tried = set()
+    for name in archdsl.__all__:
+        function = getattr(archdsl, name)
+        takes = inspect.signature(function).parameters if inspect.isfunction(function) else {}
+        needs = {n: v for n, v in given.items() if n in takes}
+        if name == "sweep":
+            needs["set"] = {"layers": 1}
+        needs |= {n: v for n, v in paths.items() if n in takes and takes[n].default is inspect.Parameter.empty}
+        for argument, parameter in takes.items():
+            if str(parameter.annotation).removeprefix("<class '").removesuffix("'>") in ("str", "str | None"):
+                wrong = {**needs, argument: {"a": 3}}
+                if argument in ("text", "model"):
+                    wrong["spec"] = None
+                with pytest.raises(ArchError, match=rf"E0509.*`{argument}`"):
+                    function(**wrong)
+                tried.add(argument)
+    assert {"mesh", "accelerator", "mapping", "device", "quantize", "text"} <= tried
+
+
 def test_a_feature_that_there_is_not() -> None:
     with pytest.raises(ArchError, match="E0508") as wrong:
         archdsl.to_torch("gpt2", features=["generat"])

@@ -97,6 +97,7 @@ def test_groups_keep_their_size(params: int) -> None:
     [
         (["layers", "width", "hidden", "heads", "kv_heads"], 7_000_000_000, "dp=8"),
         (["layers", "width", "hidden"], 2_600_000_000, "dp=1"),
+        (["layers", "width", "hidden"], 2_000_000_000, "dp=1"),
         (["width", "heads", "hidden"], 400_000_000_000, "dp=1"),
         (["layers", "width", "vocab"], 30_000_000_000, "dp=1"),
     ],
@@ -107,6 +108,8 @@ def test_the_budget_is_used(vary: list[str], params: int, mesh: str) -> None:
     found = fit("llama3_8b", vary=vary, params=params, run=Workload(mesh=parse_mesh(mesh), batch=8, seq=128))
     assert 0.99 < found.used <= 1
     assert found.varied.keys() == {*vary}
+    if found.aspect is not None and found.aspect_range is not None:
+        assert found.aspect_range[0] <= found.aspect <= found.aspect_range[1]
     settings = dict(item.split("=") for item in found.set[1::2])
     assert archdsl.estimate("llama3_8b", set=settings).params.total == found.parameters
     heads = {**found.varied, **found.followed}
@@ -323,6 +326,7 @@ def test_it_is_deterministic_and_counts_few() -> None:
         ({"vary": ["layers"], "params": 10**6, "set": {"layers": 2}}, "both varied and set"),
         ({"vary": ["layers"], "params": 10**6, "aspect": (1, 2)}, "one of width and layers"),
         ({"vary": ["layers", "width"], "params": 10**6, "aspect": (2, 1)}, "no aspect ratio lies in"),
+        ({"vary": ["layers", "width"], "params": 10**6, "aspect": (900, 901)}, "has width / layers from 900 to 901"),
         ({"vary": ["layers"], "params": 100}, "nothing fits: the smallest model, layers = 1, has"),
         (
             {"vary": ["layers", "width"], "params": 100},

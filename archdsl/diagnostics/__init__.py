@@ -165,8 +165,8 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
 
 
 def nearest(name: str, candidates: Iterable[str], preferred: Iterable[str] = ()) -> str:
-    """The candidate that was probably meant, or "": the same but for case and underscores, one known under the other
-    name, or one a few slips of the keyboard away; of two as near, one that is preferred."""
+    """The candidate that was probably meant, or "": the same but for case and what stands between words, one known
+    under the other name, or one a few slips of the keyboard away; of two as near, one that is preferred."""
     first = frozenset(preferred)
     names = sorted({*candidates, *first} - {name}, key=lambda c: (c not in first, c))
     plain = _plain(name)
@@ -190,8 +190,11 @@ def nearest(name: str, candidates: Iterable[str], preferred: Iterable[str] = ())
     return close[0] if close else ""
 
 
+_BETWEEN = str.maketrans("", "", "_-. ")
+
+
 def _plain(name: str) -> str:
-    return name.replace("_", "").lower()
+    return name.translate(_BETWEEN).lower()
 
 
 def _distance(a: str, b: str, most: int) -> int:

@@ -190,11 +190,22 @@ def fit(
             trouble = problem
             if problem.diagnostics[0].code != "E0505":
                 raise
-        if not search.followed_heads or (reports and reports[-1].used >= ENOUGH):
+        done = bool(reports) and reports[-1].used >= ENOUGH and (ratio is None or ratio.holds(reports[-1].varied))
+        if not search.followed_heads or done:
             break
     if not reports:
         assert trouble is not None
         raise trouble
+    if ratio is not None:
+        within = [r for r in reports if ratio.holds(r.varied)]
+        if aspect is not None and not within:
+            raise error(
+                "E0505",
+                f"nothing that fits has {ratio.over} / {ratio.under} from {ratio.low:g} to {ratio.high:g}; "
+                f"the nearest to the spec's proportions has {reports[0].aspect:.1f}",
+                help="a wider range, another budget, or smaller multiples",
+            )
+        reports = within or reports
     return next(r for r in reports if r.used >= ENOUGH * max(other.used for other in reports))
 
 

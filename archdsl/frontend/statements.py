@@ -70,7 +70,8 @@ class Statements(Loops):
         for d in problem.diagnostics:
             text = d.span.text if d.span is not None else ""
             name = next((n for n in re.findall(r"[^\W\d]\w*", text) if n == text or f"block `{n}`" in d.message), "")
-            if d.span is not None and self.bound_around(name, d.span) and scope.get(name) is MISSING:
+            unknown = d.code == "E0206"  # which says so itself
+            if d.span is not None and not unknown and self.bound_around(name, d.span) and scope.get(name) is MISSING:
                 text = f"`{name}` is a block of the library here: no tensor of that name was bound before the loop"
                 d = Diagnostic("E0206", text, d.span, help=BIND_BEFORE.format(name=name))
             found.append(d)

@@ -628,6 +628,8 @@ def fit_view(report: FitReport) -> Iterator[RenderableType]:
     if report.aspect is not None and report.spec_aspect is not None and report.aspect_range is not None:
         low, high = report.aspect_range
         said = f"the spec's: {report.spec_aspect:.1f}; from {low:.1f} to {high:.1f} is allowed"
+        if not low <= report.aspect <= high:
+            said = f"the spec's: {report.spec_aspect:.1f}; nothing from {low:.1f} to {high:.1f} fits"
         table.add_row(str(report.aspect_of), f"{report.aspect:.1f}", said)
     for n in report.next:
         holds = "" if n.parameters is None else f"{n.parameters:,}"
