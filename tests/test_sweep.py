@@ -13,9 +13,8 @@ from cli_tools import TINY, run
 
 import archdsl
 from archdsl.estimates.flops import estimate
-from archdsl.estimates.folded import memory_need
 from archdsl.estimates.mesh import parse_mesh
-from archdsl.estimates.needs import Workload
+from archdsl.estimates.needs import Workload, memory_need
 from archdsl.estimates.sweep import MAX_POINTS, sweep
 from archdsl.report import plots
 

@@ -34,10 +34,9 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, did_you_mean, error
-from archdsl.estimates.folded import memory_need
 from archdsl.estimates.follow import MULTIPLE, followed, followers, follows, step_of
 from archdsl.estimates.mesh import Mesh
-from archdsl.estimates.needs import MemoryAsked, Need, Workload
+from archdsl.estimates.needs import MemoryAsked, Need, Workload, memory_need
 from archdsl.estimates.params import Params, ParamsReport, estimate
 from archdsl.estimates.sweep import hopeless
 from archdsl.frontend.load import Settings, Spec, load_found, request_of
@@ -434,6 +433,10 @@ class _Search:
         best = smallest
         if too_far is None:
             too_far = self._too_far(at, best) if last is None else last + 1
+        if self.limit(at(too_far)) is not None:  # what is compiled ends before the budget may
+            too_far = self._first_beyond(at, best, too_far)
+            if (self.used(at(too_far - 1)) or math.inf) <= 1:
+                return too_far - 1, smallest
         floor = best
         iteration = 0
         while too_far - floor > 1:
@@ -448,6 +451,20 @@ class _Search:
                 too_far = i
         return best, smallest
 
+    def _first_beyond(self, at: Callable[[int], Values], best: int, beyond: int) -> int:
+        """The first step that is too large for a limit of the compiler; no memory is counted on the way."""
+        while beyond - best > 1:
+            middle = (best + beyond) // 2
+            values = at(middle)
+            try:
+                load_found(self.found, {**self.given, **values, **self.follow(values)}, self.allow_noncausal)
+            except ArchError as problem:
+                if any(d.code == "E0404" for d in problem.diagnostics):
+                    beyond = middle
+                    continue
+            best = middle
+        return beyond
+
     def _too_far(self, at: Callable[[int], Values], best: int) -> int:
         """A step that does not fit, or from which on none is possible."""
         step, none_since, largest = 1, None, best
@@ -460,7 +477,7 @@ class _Search:
                 return none_since
             if i is not None and step > _PLENTY and self.used(at(i)) == self.used(at(best)):
                 raise _unbounded(self)
-            step *= 2
+            step *= 8 if i is not None and 8 * (self.used(at(i)) or 0.0) < 1 else 2
             largest = i if i is not None else largest
         if largest == best or self.used(at(largest)) == self.used(at(best)):
             raise _unbounded(self)

@@ -20,7 +20,7 @@ from archdsl.estimates.mesh import Mesh
 from archdsl.estimates.sharding import Shares, Step, StepPlan, layer
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.paths import layer_of
-from archdsl.passes.decode import NEW, decoding
+from archdsl.passes.decode import NEW, decoding, planned
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatWeight, flatten
 
 Phase = Literal["training", "prefill", "decode"]
@@ -87,6 +87,17 @@ class Workload(StepPlan):
             kv_cache=self.cache or self.dtype,
             batch=self.batch,
         )
+
+
+def memory_need(model: Model, run: Workload) -> Need:
+    """What a step of a model needs of memory.
+
+    Raises ArchError: E0503 where the model has no sizes at this batch and length, E0504 where it is to be decoded and
+    cannot be taken step by step, E0527 where there are no layers to compute again."""
+    if run.decode:
+        planned(model)
+    step = Step(model, run, run.batch, run.seq)
+    return Inference(step).need("decode") if run.decode else training(step)
 
 
 def needs(step: Step, usable: int | None = None) -> list[Need]:

@@ -457,8 +457,6 @@ class Step:
             for i, c in enumerate(self.chunks)
         ]
         self.read: dict[int, dict[str, FlatWeight]] = {}
-        self.peaks: dict[int, list[tuple[str, int]]] = {}
-        """By stage, the events of its step and the most that is in memory within each."""
 
     # --- what is refused ---
 
@@ -679,14 +677,12 @@ class Step:
         # Of several micro-batches the gradients are there from the first one on.
         fixed = weights + optimizer + inputs + (gradients if plan.micro_batches > 1 else 0)
         step = fixed if plan.micro_batches > 1 else fixed + gradients
-        working = step_temporaries(kept, plan.dtype, plan.optimizer, plan.master_weights)
-        others = fixed + gathered
-        self.peaks[stage] = [
-            (event, others + round(activations - size + most))
-            for piece, size in zip(reversed(walks), reversed(saved), strict=True)
-            for event, _, most in self.events(piece)
-        ] + [("optimizer step", step + working)]
-        peak_at, total = max(self.peaks[stage], key=lambda p: p[1])
+        peaks = [(step + step_temporaries(kept, plan.dtype, plan.optimizer, plan.master_weights), "optimizer step")]
+        for piece, size in zip(walks, saved, strict=True):
+            events = self.events(piece)
+            event, _, most = max(events, key=lambda e: e[2])
+            peaks.append((fixed + gathered + round(activations - size + most), event))
+        total, peak_at = max(reversed(peaks), key=lambda p: p[0])
         return Stage(
             stage=stage,
             layers=sum(len(c.layers) for c in pieces),

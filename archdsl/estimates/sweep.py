@@ -153,7 +153,7 @@ def _row(
 ) -> tuple[SweepRow, tuple[str, str] | None, Loss | None]:
     """Count one point. Return its row, the model's name and source, and which kernel computes the cross-entropy."""
     from archdsl.estimates.flops import per_token
-    from archdsl.estimates.folded import memory_need
+    from archdsl.estimates.needs import memory_need
     from archdsl.estimates.params import estimate
 
     shown = {name: plain(value) for name, value in settings.items()}

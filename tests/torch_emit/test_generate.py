@@ -780,8 +780,8 @@ def test_what_pairs_pass_through_is_as_without_a_cache() -> None:
 @pytest.mark.parametrize(
     ("equations", "message"),
     [
-        ("y = matmul(where(j <= i, softmax(far), 0.0), x)", "what `softmax` makes of positions is another"),
-        (f"s = s + cast_like((i - j) -> flip(1), x)  {HEADS}", "what `flip` makes of positions is another"),
+        ("y = matmul(where(j <= i, softmax(far), 0.0), x)", "the result of `softmax` changes with each position"),
+        (f"s = s + cast_like((i - j) -> flip(1), x)  {HEADS}", "the result of `flip` changes with each position"),
         ("w = where(j <= i, z, -inf) -> unsqueeze(0)  y = matmul(softmax(w + far), x) -> squeeze(0)", "in a way"),
         (
             "h = q -> permute(1, 0, 2, 3)  y = sdpa(h, h, h, mask: causal) -> permute(1, 0, 2, 3) -> merge_heads",
