@@ -253,6 +253,13 @@ class Saving(Sized):
             for inner in node.blocks.values():
                 yield from self.with_rows(node, inner, self.of).items()
 
+    def exchanged(self, node: FlatNode, *, backward: bool = False) -> float:
+        """Return the bytes of the tensors that devices gather for an op, or scatter after it."""
+        found = self.cut.exchanged(node)
+        return sum(
+            self.elements(e.value) * self.width(e.value) / e.share * (e.backward if backward else 1) for e in found
+        )
+
     def gradient(self, node: FlatOp, side: int | str) -> bool:
         """Whether one side of a contraction wants a gradient."""
         return node.weights[side].weight.trained if isinstance(side, str) else self.depends(node.inputs[side])
@@ -395,6 +402,7 @@ class StepWalk:
             inside = {key: size for key, size in self.own[i].items() if key not in last}
             alive |= made
             self.add(sum(made.values()) + sum(inside.values()))
+            self.most = max(self.most, self.live + self.saving.exchanged(node))
             over = {root(v) for v in (*node.inputs, *node.outputs) if isinstance(v, Value)}
             self.live -= sum(alive.pop(v, 0.0) for v in over if last[v] == i and v not in keep)
             self.live -= sum(size for key, size in inside.items() if key not in keep)
@@ -437,6 +445,7 @@ class StepWalk:
         self.add(sum(fresh.values()) + sum(map(gradient, trained.values())))
         inside = isinstance(node, FlatScan) or (isinstance(node, FlatOp) and bool(node.blocks))
         added += max(self.own[i].values(), default=0.0) if inside else 0.0
+        added += saving.exchanged(node, backward=True)
         added += 2 * sum(map(gradient, again))  # the second gradient of a weight, and the sum of both
         self.most = max(self.most, self.live + added)
         self.live -= sum(gradients.pop(v, 0.0) for v in node.outputs)

@@ -75,10 +75,24 @@ class Cut:
         """Of the rows that the experts of an op are given."""
         return 1
 
+    def exchanged(self, node: FlatNode) -> Sequence[Exchange]:
+        """Return the tensors that an op reads or makes whole, of which a device keeps a shard."""
+        return ()
+
     @property
     def senders(self) -> int:
         """How many devices send rows to the experts that a device holds."""
         return 1
+
+
+class Exchange(Frozen):
+    """A tensor that is gathered for an op, or that it makes as partial sums, which are scattered."""
+
+    value: Value
+    share: float
+    """By how much what a device has of it while the op runs is smaller than the tensor."""
+    backward: int
+    """How many tensors of that size there are backwards: its gradient, and where the op reads it itself once more."""
 
 
 def kernels(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -26,7 +26,7 @@ from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.activations import Saving, StepWalk, cross_entropy, inputs_of, recomputed_layers
 from archdsl.estimates.dtypes import BYTES, Dtype, Low, width
 from archdsl.estimates.flops import demand_sizes, sizes_at
-from archdsl.estimates.kernels import Cut
+from archdsl.estimates.kernels import Cut, Exchange
 from archdsl.estimates.loss import Loss
 from archdsl.estimates.memory import Optimizer, Tensor, optimizer_states, step_temporaries
 from archdsl.estimates.mesh import Mesh, divisors, nearest_divisors, one_of
@@ -100,7 +100,8 @@ class Stage(BaseModel):
     working: int
     """Activations of the largest layer that is computed again."""
     gathered: int
-    """Of weights that ZeRO 3 has put together, those of a layer and of the one fetched beside it, and of gradients."""
+    """Of weights that ZeRO 3 has put together, the most at a time: what is in no layer, two layers, and the gradients
+    of one."""
     objective: int
     """The most that the loss, logits included, adds to activations."""
     inputs: int
@@ -250,6 +251,30 @@ class Shares(Cut):
             over_tp = any(self.in_sequence(v) and self.depends(v) for v in node.outputs)
         along = any(self.in_sequence(v) for v in (*node.outputs, *(v for v in node.inputs if isinstance(v, Value))))
         return (self.mesh.tp if over_tp else 1) * (self.mesh.cp if along else 1)
+
+    def exchanged(self, node: FlatNode) -> Sequence[Exchange]:
+        return self.exchanges.get(id(node), ())
+
+    @cached_property
+    def exchanges(self) -> dict[int, list[Exchange]]:
+        """By the `id` of an op, what is gathered for it and scattered after it: along `tp` with sequence parallelism,
+        where shards alone are kept (Korthikanti et al., 2022, section 4.2.2), and keys and values along `cp`."""
+        found: dict[int, list[Exchange]] = defaultdict(list)
+        entering: set[Value] = set()
+        for r in self.sharded.redistributions:
+            spread = self.sequence_parallel and self.in_sequence(r.value) and self.depends(r.value)
+            if r.kind == "enter" and spread:
+                entering.add(r.value)
+            elif r.kind == "leave" and spread:
+                found[id(r.node)].append(Exchange(r.value, self.mesh.cp, 1))
+            elif r.kind == "keys" and self.mesh.cp > 1 and self.in_sequence(r.value):
+                share = self.mesh.tp if r.value in self.sharded.axes else 1
+                found[id(r.node)].append(Exchange(r.value, share, 2 if self.depends(r.value) else 1))
+        for node in self.graph.nodes:
+            if id(node) in self.sharded.worked | self.sharded.divided:
+                for value in dict.fromkeys(v for v in node.inputs if isinstance(v, Value) and v in entering):
+                    found[id(node)].append(Exchange(value, self.mesh.cp, 2))
+        return found
 
     def rows(self, node: FlatOp) -> int:
         return self.mesh.cp * (self.mesh.tp if self.experts_over_tp else 1)
@@ -672,17 +697,19 @@ class Step:
         walks = self.walks[stage :: mesh.pp]
         saved = [sum(w.kept.values()) for w in walks]
         activations = sum(n * size for n, size in zip(counts, saved, strict=True))
-        gathered = self.gathered(stage) if plan.zero >= 3 else 0
+        gathered = self.gathered(stage)
         inputs = inputs_of(self.graph, self.saving)
         # Of several micro-batches the gradients are there from the first one on.
         fixed = weights + optimizer + inputs + (gradients if plan.micro_batches > 1 else 0)
         step = fixed if plan.micro_batches > 1 else fixed + gradients
-        peaks = [(step + step_temporaries(kept, plan.dtype, plan.optimizer, plan.master_weights), "optimizer step")]
-        for piece, size in zip(walks, saved, strict=True):
-            events = self.events(piece)
-            event, _, most = max(events, key=lambda e: e[2])
-            peaks.append((fixed + gathered + round(activations - size + most), event))
-        total, peak_at = max(reversed(peaks), key=lambda p: p[0])
+        working = step_temporaries(kept, plan.dtype, plan.optimizer, plan.master_weights)
+        peaks = [
+            (event, fixed + gathered.during(event) + round(activations - size + most))
+            for piece, size in zip(reversed(walks), reversed(saved), strict=True)
+            for event, _, most in self.events(piece)
+        ]
+        peaks += [(peaks[-1][0], step + gathered.at_end), ("optimizer step", step + working)]
+        peak_at, total = max(peaks, key=lambda p: p[1])
         return Stage(
             stage=stage,
             layers=sum(len(c.layers) for c in pieces),
@@ -692,7 +719,7 @@ class Step:
             optimizer=optimizer,
             activations=round(activations),
             working=round(max((sum(a.values()) for w in walks for a in w.again.values()), default=0)),
-            gathered=gathered,
+            gathered=gathered.most,
             objective=round(walks[-1].objective),
             inputs=inputs,
             in_flight=counts[0],
@@ -703,13 +730,16 @@ class Step:
 
     def events(self, piece: StepWalk) -> list[tuple[str, float, float]]:
         """What is alive in a micro-batch of a piece: gradients of weights come in the backward of the only one."""
-        grain = BYTES[self.plan.gradient_dtype or self.plan.dtype]
+        plan = self.plan
+        grain = BYTES[plan.gradient_dtype or plan.dtype] if plan.micro_batches == 1 else 0
 
         def gradient(weight: FlatWeight) -> float:
             ((tensor, expert),) = self.tensors([weight])
-            return tensor.numbers * grain / (self.replicas(expert) if self.plan.zero >= 2 else 1)
+            copies = self.replicas(expert) if plan.zero >= 2 else 1
+            apart = plan.zero == 3 and copies > 1 and not layer_of(weight.path)[0]
+            return tensor.numbers * (BYTES[plan.dtype] if apart else grain / copies)
 
-        return piece.run(gradient if self.plan.micro_batches == 1 else lambda _: 0.0)
+        return piece.run(gradient)
 
     # --- communication ---
 
@@ -813,18 +843,59 @@ class Step:
 
     # --- memory ---
 
-    def gathered(self, stage: int) -> int:
-        """Bytes of the weights put together for a layer and for the one fetched beside it (Zhao et al., 2023, section
-        3.3), and of one's gradients: where these take most."""
-        units: dict[object, int] = defaultdict(int)
-        for path, weight in self.weights_of(stage).items():
+    def gathered(self, stage: int) -> Gathered:
+        """Return what ZeRO 3 puts together on a stage."""
+        layers: dict[tuple[str, int], int] = defaultdict(int)
+        rest = 0
+        for path, weight in self.weights_of(stage).items() if self.plan.zero == 3 else ():
             stack, number, _ = layer_of(path)
             for tensor, expert in self.tensors([weight]):
                 if weight.weight.trained and self.replicas(expert) > 1:
-                    units[(stack, number) if stack else path] += tensor.numbers
-        each, grain = BYTES[self.plan.dtype], BYTES[self.plan.gradient_dtype or self.plan.dtype]
-        sizes = [*units.values(), 0]
-        return max((each * (one + other) + grain * max(one, other) for one, other in pairwise(sizes)), default=0)
+                    if stack:
+                        layers[stack, number] += tensor.numbers
+                    else:
+                        rest += tensor.numbers
+        dtype = self.plan.dtype
+        largest = max(layers.values(), default=0)
+        return Gathered(rest, largest, min(2, len(layers)), BYTES[dtype], BYTES[self.plan.gradient_dtype or dtype])
+
+
+class Gathered(Frozen):
+    """The weights that ZeRO 3 has put together, as `fully_shard` of PyTorch does it for each layer and then for the
+    model: a layer, while the next one is gathered, and from the beginning to the end what is in no layer, whose
+    gradients are reduced last."""
+
+    rest: int
+    """Numbers in the weights of no layer."""
+    layer: int
+    """Numbers in those of the largest layer."""
+    layers: int
+    """How many of them there are at a time."""
+    weight: int
+    """Bytes of a number."""
+    gradient: int
+    """Bytes of a number of the gradients that are reduced, which are a copy."""
+
+    def during(self, event: str) -> int:
+        """Return the bytes in an event, without the gradients of `rest`."""
+        way, _, part = event.partition(" ")
+        if way == "objective":
+            return self.weight * self.rest
+        if not layer_of(f"{part}.")[0]:
+            return self.weight * (self.rest + self.layer)
+        reduced = (self.weight + self.gradient) * self.layer if way == "backward" else 0
+        return self.weight * (self.rest + self.layers * self.layer) + reduced
+
+    @property
+    def at_end(self) -> int:
+        """Return the bytes when the gradients of `rest` are reduced, and nothing else is left to do."""
+        return (self.weight + self.gradient) * self.rest
+
+    @property
+    def most(self) -> int:
+        """Return the most that there is at a time, gradients of layers included."""
+        layers = self.layers * self.weight + self.weight + self.gradient
+        return max(self.weight * self.rest + layers * self.layer, self.at_end)
 
 
 def sent_share(kind: Kind, devices: int) -> float:

@@ -794,7 +794,12 @@ def sharding_view(s: Sharding) -> Iterator[RenderableType]:
             bool(m.objective),
         ),
         ("recomputed", m.working, f"{_binary(m.working)}, the largest layer's", bool(m.working)),
-        ("gathered", m.gathered, f"{_binary(m.gathered)}, the largest layer's weights and gradients", bool(m.gathered)),
+        (
+            "gathered",
+            m.gathered,
+            f"{_binary(m.gathered)}, weights outside of layers, two layers, and the gradients of one",
+            bool(m.gathered),
+        ),
     )
     totals = _totals()
     for name, size, said, told in rows:

@@ -3,6 +3,7 @@
 import inspect
 import json
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from activation_tools import tensors_of
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -23,7 +25,7 @@ import archdsl
 from archdsl.backends.torch.features import Name
 from archdsl.diagnostics import ArchError
 from archdsl.estimates.mesh import Mesh, parse_mesh
-from archdsl.estimates.sharding import StepPlan, shard
+from archdsl.estimates.sharding import Step, StepPlan, shard
 from torch_emit import parallel_tools as tools
 from torch_emit.emitted import source
 
@@ -305,6 +307,52 @@ def test_ranks_hold_what_the_estimate_says(name: str, tmp_path: Path) -> None:
         assert 4 * held(path, mesh, mesh.devices - 1) <= found.memory.gradients
         if mesh.dp == mesh.ep:
             assert (found.memory.parameters < archdsl.estimate(model).params.total) == (mesh.devices > 1)
+
+
+class Sized(TorchDispatchMode):
+    """The most bytes in storages at a time, without those given. FSDP empties the ones that it gathers into."""
+
+    def __init__(self, given: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.known: dict[int, Any] = {}
+        self.given, self.most = [t.untyped_storage() for t in given], 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = function(*args, **(kwargs or {}))
+        for t in tensors_of((results, args)):
+            storage = t.untyped_storage()
+            if not any(storage._cdata == s._cdata for s in self.given):
+                self.known[storage._cdata] = weakref.ref(storage)
+        alive = [s for s in (ref() for ref in self.known.values()) if s is not None]
+        self.most = max(self.most, sum(s.nbytes() for s in alive))
+        return results
+
+
+def test_fully_sharded_weights_are_gathered_as_the_estimate_says(tmp_path: Path) -> None:
+    """A step of so few tokens that weights and gradients are what is alive: those outside of layers are there
+    throughout, those of layers one by one."""
+    sizes = {"layers": 4, "width": 128, "heads": 4, "kv_heads": 4, "hidden": 512, "vocab": 2000}
+    model = archdsl.load("llama3_8b", set=sizes)
+    path = tmp_path / "model.py"
+    path.write_text(source(model, frozenset({"parallel"}), "none"), encoding="utf-8")
+    ids = torch.zeros(1, 16, dtype=torch.long)
+    module = tools.load(path)
+    with ranks(4):
+        layout = init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))
+        sharded = module.parallelize(tools.trainer().model_class(module)(), layout)
+        shards = [p.to_local() for p in sharded.parameters()]
+        for _ in range(2):  # the first step makes what the others have
+            sharded.zero_grad()
+            with Sized([*shards, *sharded.buffers(), ids]) as alive:
+                logits = sharded(ids)
+                alive.most = 0
+                loss = torch.nn.functional.cross_entropy(logits[0], ids[0])
+                at_loss = alive.most
+                loss.backward()
+    step = Step(model, StepPlan(Mesh(dp=4), zero=3, loss="eager"), None, 16)
+    memory, rest = step.sharding.memory, 4 * step.gathered(0).rest
+    assert at_loss == pytest.approx(rest + memory.activations + memory.objective, rel=0.02)
+    assert alive.most == pytest.approx(memory.total - memory.weights - memory.optimizer - memory.inputs, rel=0.05)
 
 
 class Collectives(TorchDispatchMode):
