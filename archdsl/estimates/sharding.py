@@ -528,6 +528,14 @@ class Step:
             )
         if mesh.ep > 1 and not self.experts:
             raise error("E0516", f"`{self.model.name}` has no experts that could be spread", help="leave `ep` out")
+        for option, there, axes in (
+            ("zero", plan.zero == 0 or mesh.replicas > 1 or (self.experts and self.shares.expert_replicas > 1), "dp"),
+            ("interleave", plan.interleave == 1 or mesh.pp > 1, "pp"),
+            ("sequence-parallel", not plan.sequence_parallel or mesh.tp > 1, "tp"),
+        ):
+            if not there:
+                text = f"`--{option}` has no effect: the mesh has one rank along `{axes}`"
+                raise error("E0516", text, help=f"leave it out, or add `{axes}=2` to the mesh")
         if along > 1:
             self.demand_positions()
 
