@@ -121,6 +121,8 @@ def import_folder(
     for name in ignore:
         if name not in folder.config and not any(field == name or field.startswith(f"{name}.") for field in fields):
             raise error("E0533", f"the config has no field `{name}` to ignore", help=did_you_mean(name, fields))
+        if name in {n for f in found.fields for n in f.names}:
+            raise error("E0533", f"the mapping reads `{name}`, and what is read cannot be ignored")
     found = replace(found, ignored=[*found.ignored, *ignore])
     settings = settings_of(found, folder.config)
     kind = printable(shortened(str(folder.config.get("model_type")), 60))

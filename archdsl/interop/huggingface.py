@@ -80,7 +80,7 @@ class Folder:
             if weights and "quantization_config" in self.config:
                 raise error("E0533", "the checkpoint is quantized", help="save it in bfloat16, or ask for --no-weights")
             self.files = [Checkpoint(p) for p in self._paths()] if weights else []
-        self.owner = {name: file for file in self.files for name in file.entries} | self._indexed()
+        self.owner = self._owners()
 
     def _config(self, path: Path) -> dict[str, Any]:
         file = path / "config.json" if path.is_dir() else path
@@ -94,17 +94,25 @@ class Folder:
             raise error("E0533", f"`{file}` is not a JSON object")
         return config
 
-    def _indexed(self) -> dict[str, Checkpoint]:
-        """The file of each tensor that the index names: others may have a tensor of the same name."""
-        files = {file.path.name: file for file in self.files}
+    def _owners(self) -> dict[str, Checkpoint]:
+        """The file that holds each tensor. Raises ArchError E0533 where two do, of which transformers takes the last,
+        and where the index names one that does not."""
+        owner: dict[str, Checkpoint] = {}
+        for file in self.files:
+            for name in file.entries:
+                if (other := owner.setdefault(name, file)) is not file:
+                    text = f"`{shortened(name)}` is in `{other.path.name}` and in `{file.path.name}`"
+                    raise error("E0533", text, help="leave the files of one checkpoint in the folder, and its index")
         for name, shard in self.index.items():
-            if name not in files[shard].entries:
+            if name not in owner or owner[name].path.name != shard:
                 text = f"`{INDEX_FILE}` says that `{shortened(name)}` is in `{shard}`, which does not hold it"
                 raise error("E0533", text)
-        return {name: files[shard] for name, shard in self.index.items()}
+        return owner
 
     def _paths(self) -> list[Path]:
-        index = self.path / INDEX_FILE
+        whole, index = self.path / "model.safetensors", self.path / INDEX_FILE
+        if whole.is_file():  # what transformers reads, whatever lies beside it
+            return [whole]
         if index.is_file():
             try:
                 self.index = {str(k): str(v) for k, v in read_json(index)["weight_map"].items()}

@@ -21,7 +21,6 @@ from archdsl.diagnostics import ArchError
 from archdsl.diagnostics.source import Source
 from archdsl.interop.checkpoint_file import read
 from archdsl.interop.gguf import GgufFile
-from archdsl.interop.huggingface import Folder
 from archdsl.interop.importing import worth
 from archdsl.interop.mapping import pattern
 from archdsl.syntax import ast
@@ -126,27 +125,36 @@ def test_a_checkpoint_without_tensors_is_refused(llama: Path, tmp_path: Path) ->
     assert run("import", folder, "-o", tmp_path / "m.arch", "--no-weights")[0] == 0
 
 
-def test_the_index_says_which_file_a_tensor_is_in(llama: Path, tmp_path: Path) -> None:
-    """Where two have one of its name; and a file that the index names for a tensor holds it."""
+def test_each_tensor_is_in_the_one_file_that_the_index_names(llama: Path, tmp_path: Path) -> None:
     folder = changed(llama, tmp_path / "folder")
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    norm = "model.norm.weight"
-    for whole, part in (("a", "b"), ("b", "a")):  # the part has a norm of its own, and the index names the whole's
-        save_file(tensors, folder / f"{whole}.safetensors")
-        save_file({norm: tensors[norm] + 1, "extra": tensors[norm]}, folder / f"{part}.safetensors")
-        where = {**dict.fromkeys(tensors, f"{whole}.safetensors"), "extra": f"{part}.safetensors"}
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
-        assert Folder(folder).owner[norm].path.name == f"{whole}.safetensors"
-    where["lm_head.weight"] = f"{part}.safetensors"
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
-    status, said = run("import", folder, "-o", tmp_path / "m.arch")
-    assert (status, "does not hold it" in said) == (2, True), said
+    norm, head = "model.norm.weight", "lm_head.weight"
+    save_file({name: t for name, t in tensors.items() if name != norm}, folder / "a.safetensors")
+    save_file({norm: tensors[norm]}, folder / "b.safetensors")
+
+    def imported(**where: str) -> str:
+        index = dict.fromkeys(tensors, "a.safetensors") | where
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+        status, said = run("import", folder, "-o", tmp_path / "m.arch")
+        assert status in (0, 2)
+        return said if status else ""
+
+    assert imported(**{norm: "b.safetensors"}) == ""
+    assert "does not hold it" in imported(**{norm: "b.safetensors", head: "b.safetensors"})
+    assert "does not hold it" in imported()
+    save_file({norm: tensors[norm] + 1, head: tensors[head]}, folder / "b.safetensors")
+    assert f"`{head}` is in `a.safetensors` and in `b.safetensors`" in imported(**{norm: "b.safetensors"})
+    save_file(tensors, folder / "model.safetensors")  # what transformers reads, though the folder has an index
+    assert imported(**{norm: "b.safetensors"}) == ""
+    assert load_file(tmp_path / "m.safetensors")["norm.weight"].equal(tensors[norm])
 
 
-def test_a_field_to_ignore_is_there(llama: Path, tmp_path: Path) -> None:
+def test_a_field_to_ignore_is_there_and_is_not_read(llama: Path, tmp_path: Path) -> None:
     status, said = run("import", llama, "-o", tmp_path / "m.arch", "--ignore", "rope_scalin")
     assert (status, "has no field `rope_scalin`" in said) == (2, True), said
+    status, said = run("import", llama, "-o", tmp_path / "m.arch", "--ignore", "hidden_size")
+    assert (status, "reads `hidden_size`" in said) == (2, True), said
 
 
 # --- GGUF -------------------------------------------------------------------------------------------------------------
