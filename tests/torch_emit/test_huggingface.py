@@ -223,6 +223,27 @@ def test_labels_give_the_mean_loss_of_the_next_tokens(folders: Any) -> None:
     assert last.shape[1] == 1
 
 
+@pytest.mark.parametrize("name", [LLAMA, KINDS])
+@pytest.mark.parametrize("tokenwise", [False, True])
+def test_a_classifier_takes_the_place_of_the_head(folders: Any, name: str, tokenwise: bool) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+    folder, _, tokens = folders(name)
+    tokens = tokens.clone()
+    tokens[0, -3:] = 0
+    real = (tokens != 0).long()
+    of = AutoModelForTokenClassification if tokenwise else AutoModelForSequenceClassification
+    model = of.from_pretrained(folder, trust_remote_code=True, num_labels=3, pad_token_id=0).eval()
+    last = torch.tensor([LENGTH - 4, LENGTH - 1])
+    labels = real + 1 if tokenwise else torch.tensor([2, 0])
+    with torch.no_grad():
+        found = model(tokens, attention_mask=real, labels=labels)
+        states = loaded(folder).model(tokens, attention_mask=real).last_hidden_state
+        want = model.score(states if tokenwise else states[range(2), last])
+    assert difference(found.logits, want) < TOLERANCE
+    assert difference(found.loss, nn.functional.cross_entropy(want.flatten(0, -2), labels.flatten())) < TOLERANCE
+
+
 def test_embeddings_may_stand_for_tokens(folders: Any) -> None:
     folder, plain, tokens = folders(LLAMA)
     model = loaded(folder)

@@ -21,13 +21,24 @@ TRANSFORMERS = {
         "create_chunked_causal_mask",
         "create_sliding_window_causal_mask",
     ),
-    "transformers.modeling_layers": ("GradientCheckpointingLayer",),
+    "transformers.modeling_layers": (
+        "GenericForSequenceClassification",
+        "GenericForTokenClassification",
+        "GradientCheckpointingLayer",
+    ),
     "transformers.modeling_outputs": ("BaseModelOutputWithPast", "CausalLMOutputWithPast"),
     "transformers.modeling_utils": ("ALL_ATTENTION_FUNCTIONS",),
     "transformers.utils": ("can_return_tuple",),
     "transformers.utils.generic": ("merge_with_config_defaults",),
     "transformers.utils.output_capturing": ("capture_outputs",),
 }
+
+
+CLASSIFIERS = {
+    "ForSequenceClassification": "a classifier of the last token that is no padding",
+    "ForTokenClassification": "a classifier of each token",
+}
+"""Heads of the library in place of the LM head, by what the names of their classes end in."""
 
 
 class LibraryClasses(Classes):
@@ -42,7 +53,8 @@ class LibraryClasses(Classes):
         self.decoder = Decoder(model)
         super().__init__(self.decoder.outlined.model)
         self.lowering = partial(LibraryLowering, self.decoder)
-        self.library_fields = {"tie_word_embeddings": bool(self.decoder.outlined.tie), "use_cache": True}
+        tied = bool(self.decoder.outlined.tie)
+        self.library_fields = {"tie_word_embeddings": tied, "use_cache": True, "pad_token_id": None}
         self.choices = {name: v for name, v in self.choices.items() if name not in self.library_fields}
 
     def layers(self, block: Block) -> int:
@@ -76,7 +88,9 @@ class LibraryClasses(Classes):
         super()._name_classes()
         taken = {g.name for g in self.groups if g is not self.base}
         name = self.root_class
-        while taken & {f"{name}{ending}" for ending in ("Config", "PreTrainedModel", "Model", "ForCausalLM")}:
+        endings = ("Config", "PreTrainedModel", "Model", "ForCausalLM", *CLASSIFIERS)
+        while taken & {f"{name}{ending}" for ending in endings}:
             name += "_"
         self.config_class, self.pretrained_class = f"{name}Config", f"{name}PreTrainedModel"
         self.base.name, self.root_class = f"{name}Model", f"{name}ForCausalLM"
+        self.classifiers = {ending: f"{name}{ending}" for ending in CLASSIFIERS}

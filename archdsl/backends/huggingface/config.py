@@ -187,7 +187,8 @@ class LibraryConfig:
             kind = "int" if isinstance(value.value, int) else "float"
             found.append(f"    {field_name(name)}: {kind} = {_as_written(value)}")
         found += choice_fields(self.classes.choices)
-        found += [f"    {name}: bool = {value}" for name, value in self.classes.library_fields.items()]
+        for name, own in self.classes.library_fields.items():
+            found.append(f"    {name}: {'int | None' if own is None else 'bool'} = {own}")
         if demands:
             found += ["", "    def __post_init__(self, **kwargs: Any) -> None:"]
             found += ["        super().__post_init__(**kwargs)", *demands[2:]]

@@ -56,7 +56,7 @@ def save(
         writer = LibraryWriter(model, stem, options)
         configuration, modeling = writer.written()
     except ArchError as problem:
-        raise problem if no_type is None else _neither(problem, no_type) from None
+        raise _refused(problem, no_type) from None
     checkpoint = Checkpoint(weights) if weights is not None else None
     if checkpoint is not None:
         checkpoint.demand(saved(model))
@@ -85,6 +85,7 @@ def save(
             "AutoConfig": f"configuration_{stem}.{classes.config_class}",
             "AutoModel": f"modeling_{stem}.{classes.base.name}",
             "AutoModelForCausalLM": f"modeling_{stem}.{classes.root_class}",
+            **{f"AutoModel{ending}": f"modeling_{stem}.{name}" for ending, name in classes.classifiers.items()},
         },
         "model_type": writer.config.kind,
         **{field_name(name): value_of(n.value) for name, n in classes.config.items()},
@@ -105,11 +106,16 @@ def save(
     return found
 
 
-def _neither(refused: ArchError, no_type: ArchError) -> ArchError:
-    """Return the error for a model that is neither a native type nor written as remote code, with both reasons."""
-    first, *others = refused.diagnostics
-    known = no_type.diagnostics[0]
-    return ArchError([replace(first, notes=(*first.notes, known.message, *known.notes)), *others])
+def _refused(problem: ArchError, no_type: ArchError | None) -> ArchError:
+    """Return the error for a model that is not written as remote code, with why it is no native type, or that this was
+    not looked for."""
+    first, *others = problem.diagnostics
+    if no_type is None:
+        notes: tuple[str, ...] = ("as a type of transformers, without `--remote-code`, it may have a folder",)
+    else:
+        known = no_type.diagnostics[0]
+        notes = (known.message, *known.notes)
+    return ArchError([replace(first, notes=(*first.notes, *notes)), *others])
 
 
 def other_dropout(model: Model, said: Mapping[str, Any]) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from archdsl.backends.huggingface.classes import TRANSFORMERS, LibraryClasses
+from archdsl.backends.huggingface.classes import CLASSIFIERS, TRANSFORMERS, LibraryClasses
 from archdsl.backends.huggingface.config import LibraryConfig
 from archdsl.backends.huggingface.lists import INDEXED
 from archdsl.backends.torch.classes import ClassGroup
@@ -50,7 +50,7 @@ class LibraryWriter(FileWriter):
         self.classes.settle([])
         texts = [LibraryClassWriter(self, g).text() for g in self.classes.groups if g is not self.classes.base]
         below = [LibraryClassWriter(self, self.classes.base).text(), LibraryClassWriter(self, None).text()]
-        texts += [self.pretrained(), *below]
+        texts += [self.pretrained(), *below, *self.classifiers()]
         above = list(self._above([], {}))
         body = "\n\n\n".join([*above, *texts]) + "\n"
         self.names -= {"dataclass"}
@@ -117,6 +117,27 @@ class LibraryWriter(FileWriter):
             '        if reset := getattr(module, "reset_parameters", None):\n'
             "            reset()"
         )
+
+    def classifiers(self) -> Iterator[str]:
+        """The classes with another head of the library's. Its own `__init__` looks the model up by its config, which it
+        does not do of remote code."""
+        classes = self.classes
+        for ending, name in classes.classifiers.items():
+            each = ending == "ForTokenClassification"
+            body = [
+                f"{classes.pretrained_class}.__init__(self, config)",
+                "self.num_labels = config.num_labels",
+                f"self.model = {classes.base.name}(config)",
+                *["self.dropout = nn.Dropout(0.1)"] * each,
+                f"self.score = nn.Linear(config.hidden_size, config.num_labels, bias={each})",
+                "self.post_init()",
+            ]
+            lines = "".join(f"        {line}\n" for line in body)
+            yield self.known(
+                f"class {name}(Generic{ending}, {classes.pretrained_class}):\n"
+                f'    """{self.original.name} with {CLASSIFIERS[ending]}."""\n\n'
+                f"    def __init__(self, config: {classes.config_class}) -> None:\n{lines}"
+            )
 
 
 def _grouped(lines: Sequence[str]) -> list[str]:
