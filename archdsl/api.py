@@ -306,7 +306,7 @@ def estimate(
     )
     for name in ("machine", "network") if plan.mesh.devices == 1 else ():
         if name in asked:
-            text = f"`{name}` is of devices that talk to each other, and there is one"
+            text = f"`{name}` is of several devices, and there is one"
             raise error("E0509", text, help=f"give `devices` or `mesh` too, or leave `{name}` out")
     if peak is None and cluster is not None and (tokens_per_second is not None or step_time is not None):
         of_one = cluster.device.peak.get(compute or dtype)

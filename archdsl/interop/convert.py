@@ -122,7 +122,7 @@ def import_folder(
         if name not in folder.config and not any(field == name or field.startswith(f"{name}.") for field in fields):
             raise error("E0533", f"the config has no field `{name}` to ignore", help=did_you_mean(name, fields))
         if name in {n for f in found.fields for n in f.names}:
-            raise error("E0533", f"the mapping reads `{name}`, and what is read cannot be ignored")
+            raise error("E0533", f"`--ignore` is for fields that the mapping does not read, and it reads `{name}`")
     found = replace(found, ignored=[*found.ignored, *ignore])
     settings = settings_of(found, folder.config)
     kind = printable(shortened(str(folder.config.get("model_type")), 60))

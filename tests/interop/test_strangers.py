@@ -154,7 +154,7 @@ def test_a_field_to_ignore_is_there_and_is_not_read(llama: Path, tmp_path: Path)
     status, said = run("import", llama, "-o", tmp_path / "m.arch", "--ignore", "rope_scalin")
     assert (status, "has no field `rope_scalin`" in said) == (2, True), said
     status, said = run("import", llama, "-o", tmp_path / "m.arch", "--ignore", "hidden_size")
-    assert (status, "reads `hidden_size`" in said) == (2, True), said
+    assert (status, "it reads `hidden_size`" in said) == (2, True), said
 
 
 # --- GGUF -------------------------------------------------------------------------------------------------------------
