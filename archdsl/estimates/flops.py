@@ -474,7 +474,6 @@ def _symbols(check: CheckNode) -> set[str]:
 # --- decoding ---------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=4)
 def head_work(model: Model) -> Total:
     """Return what the LM head takes forwards; nothing where a loss in chunks cannot compute it by itself."""
     found = Total()
@@ -490,6 +489,7 @@ def head_work(model: Model) -> Total:
     return found
 
 
+@lru_cache(maxsize=4)
 def decode_work(model: Model) -> Total:
     """The contractions of one step of decoding, one new position for each sequence, as a function of the sizes; the
     length counts the new position too.
