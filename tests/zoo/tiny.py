@@ -49,11 +49,11 @@ def module(name: str, **more: int) -> nn.Module:
     return compiled(name, **more)()
 
 
-def inputs(model: Model, seed: int = 1) -> dict[str, Tensor]:
+def inputs(model: Model, seed: int = 1, time: int = TIME) -> dict[str, Tensor]:
     """Random inputs: tokens of the vocabulary, other whole numbers 0 or 1 (0 where there is one kind of segment), and a
     second row that ends early."""
     generator = torch.Generator().manual_seed(seed)
-    sizes = {s.name: {"batch": BATCH, "time": TIME}.get(s.name, OTHER) for s in model.symbols}
+    sizes = {s.name: {"batch": BATCH, "time": time}.get(s.name, OTHER) for s in model.symbols}
     kinds = min((int(w.shape[0]) for w in weights(model) if w.path == "segment_embedding.weight"), default=2)
     return {name: _drawn(value, sizes, vocabulary(model) or 2, kinds, generator) for name, value in model.inputs}
 

@@ -154,7 +154,9 @@ class PositionsWriter(GraphWriter):
                 count = add("ReduceSum", [real, [1]], {"keepdims": 1})
                 position = add("Max", [add("Sub", [count, 1]), 0])
             else:
-                position = add("ArgMax", [real], {"axis": 1, "keepdims": 1, "select_last_index": 1})
+                position = add(
+                    "ArgMax", [builder.cast(valid, "float32")], {"axis": 1, "keepdims": 1, "select_last_index": 1}
+                )
             index: ir.Value = add("Unsqueeze", [position, [-1]])
             return index
 
@@ -225,7 +227,9 @@ class PositionsWriter(GraphWriter):
         def make() -> ir.Value:
             valid = self.valid()
             assert valid is not None
-            first = add("ArgMax", [builder.cast(valid, "int")], {"axis": 1, "keepdims": 1})
+            first = add(
+                "ArgMax", [builder.cast(valid, "float32")], {"axis": 1, "keepdims": 1}
+            )  # CUDA has it for real numbers
             length = builder.scalar(size_of(self.new))
             position = add("Range", [builder.constant(0, "int"), length, builder.constant(1, "int")])
             found: ir.Value = add("Mod", [add("Add" if sign > 0 else "Sub", [position, first]), length])

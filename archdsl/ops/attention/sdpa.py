@@ -126,8 +126,9 @@ class SDPA(Primitive):
                 extra = call.apply_block(position, (q, k), "position")[0]
             if extra is not None:
                 bias = extra if bias is None else call.apply("plus", bias, extra)
-        if isinstance(bias, Value) and bias.dtype not in ("float32", q.dtype):
-            bias = call.once("cast", "bias", [bias], dtype=q.dtype)  # torch takes a bias in float32 or as the queries
+        written_out = sink is not None or options["softcap"] is not None  # with scores in float32
+        if isinstance(bias, Value) and bias.dtype not in (q.dtype, *(("float32",) if written_out else ())):
+            bias = call.once("cast", "bias", [bias], dtype=q.dtype)  # kernels of CUDA take a bias as the queries alone
         if bias is not None or sink is not None or options["softcap"] is not None or len(q.shape) < 3:
             tensor = self._mask(call, mask, q, k, plain=True)
         else:
@@ -236,7 +237,9 @@ class SDPA(Primitive):
         masked = given if mask is None else [*given, mask]
         scale = self._scale(node, e, q)
         scaled: dict[str, Any] = {} if scale is None else {"scale": scale}
-        if e.for_few_rows and rank == 4 and softcap is None and not e.has(5):
+        shared = q.rank >= 4 and q.shape[-3].value != k.shape[-3].value
+        few = e.for_few_rows or (e.in_steps and shared)
+        if few and rank == 4 and softcap is None and not e.has(5):
             more = scaled | ({"causal": False} if mask is None else {})
             return e.py("attend({*masked}, {**more})", masked=masked, more=more)
         drops = dropout.value != 0 and e.trains
@@ -247,7 +250,7 @@ class SDPA(Primitive):
             more |= {} if rate is None else {"dropout": rate}
             return e.py("attention({*masked}, {**more})", masked=masked, more=more)
         more = ({} if rate is None else {"dropout_p": rate}) | scaled
-        more |= {"enable_gqa": True} if q.rank >= 4 and q.shape[-3].value != k.shape[-3].value else {}
+        more |= {"enable_gqa": True} if shared else {}
         bare = not (e.has(4) or e.in_steps)  # only a mask, of which there may be blocks
         blocks = bare and kind in ("tensor", "either") and in_blocks(node.options["mask"], q, k, dropout)
         if blocks:

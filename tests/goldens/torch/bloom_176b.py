@@ -30,11 +30,10 @@ class Config:
 def alibi(heads: int, queries: int, keys: int, device: torch.device) -> Tensor:
     """Compute the biases of ALiBi (Press et al., 2021): each head has a slope of its own."""
     power = 2 ** math.floor(math.log2(heads))
-    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
-    slopes += [2 ** (-8 * (2 * i + 1) / (2 * power)) for i in range(heads - power)]
+    head = torch.cat((torch.arange(power, device=device) + 1, torch.arange(heads - power, device=device) + 0.5))
     query = torch.arange(keys - queries, keys, device=device)[:, None]
     distance = (query - torch.arange(keys, device=device)).abs()
-    return -torch.tensor(slopes, device=device)[:, None, None] * distance  # [heads, query, key]
+    return -(2 ** (-8 / power * head))[:, None, None] * distance  # [heads, query, key]
 
 
 class Attention(nn.Module):
@@ -107,7 +106,8 @@ class Bloom176B(nn.Module):
         assert time <= self.config.context, "at most `context` tokens"
         key = torch.arange(time, device=tokens.device)
         query = key[:, None]
-        bias = torch.where(key <= query, alibi(self.config.heads, time, time, tokens.device), -torch.inf)
+        bias = alibi(self.config.heads, time, time, tokens.device).to(next(self.parameters()).dtype)
+        bias = torch.where(key <= query, bias, -torch.inf)
         x = self.embedding_norm(self.token_embedding(tokens))
         for block in self.blocks:
             x = block(x, bias)

@@ -84,7 +84,7 @@ class RelativeBias(nn.Embedding):
         far = torch.log(distance.clamp(min=1).float() / near) / math.log(self.max_distance / near) * (buckets - near)
         far = (near + far.long()).clamp(max=buckets - 1)
         bucket = bucket + torch.where(distance < near, distance, far)
-        return super().forward(bucket).movedim(-1, -3)  # [heads, query, key]
+        return super().forward(bucket).movedim(-1, -3).contiguous()  # [heads, query, key], as fused kernels take it
 
 
 class Attention(nn.Module):

@@ -46,19 +46,21 @@ def attend(
         # Heads that share keys become rows of one matrix: no kernel is faster for a single position.
         y = F.scaled_dot_product_attention(q.unflatten(1, (-1, shared)).squeeze(3), k, v, attn_mask=mask, scale=scale)
         return y.flatten(1, 2).unsqueeze(2)
-    causal = causal and mask is None and q.size(2) > 1
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=shared > 1)
+    if mask is not None and shared > 1:  # fused kernels have a mask, or heads that share keys
+        k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
+    gqa, causal = mask is None and shared > 1, causal and mask is None and q.size(2) > 1
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=gqa)
 # fmt: on
 
 
 # fmt: off
 def attend_latent(q: Tensor, rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """Attend to keys and values that are projections of `rows` [batch, all, dim]: the projection of keys is absorbed
-    into the queries, that of values into the result (DeepSeek-V2, section 2.1.2)."""
-    q, rows = q @ keys.mT, rows.unsqueeze(1)  # one head that all queries share
-    if q.size(2) > 1:
-        y = F.scaled_dot_product_attention(q, rows, rows, mask, is_causal=mask is None, scale=scale, enable_gqa=True)
-        return y @ values
+    """Attend to keys and values that are projections of `rows` [batch, all, dim]. A single new position has that of
+    keys absorbed into its queries, that of values into its result (DeepSeek-V2, section 2.1.2)."""
+    rows = rows.unsqueeze(1)  # one head that all queries share
+    if q.size(2) > 1:  # for many queries the keys and values themselves are cheaper
+        return F.scaled_dot_product_attention(q, rows @ keys, rows @ values, mask, is_causal=mask is None, scale=scale)
+    q = q @ keys.mT
     mask = None if mask is None else mask.transpose(1, 2)  # heads become rows of one matrix
     return F.scaled_dot_product_attention(q.transpose(1, 2), rows, rows, mask, scale=scale).transpose(1, 2) @ values
 # fmt: on

@@ -10,19 +10,17 @@ from torch import Tensor, nn
 def alibi(heads: int, queries: int, keys: int, device: torch.device) -> Tensor:
     """Compute the biases of ALiBi (Press et al., 2021): each head has a slope of its own."""
     power = 2 ** math.floor(math.log2(heads))
-    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
-    slopes += [2 ** (-8 * (2 * i + 1) / (2 * power)) for i in range(heads - power)]
+    head = torch.cat((torch.arange(power, device=device) + 1, torch.arange(heads - power, device=device) + 0.5))
     query = torch.arange(keys - queries, keys, device=device)[:, None]
     distance = (query - torch.arange(keys, device=device)).abs()
-    return -torch.tensor(slopes, device=device)[:, None, None] * distance  # [heads, query, key]
+    return -(2 ** (-8 / power * head))[:, None, None] * distance  # [heads, query, key]
 
 
 def alibi_between(heads: int, query: Tensor, key: Tensor) -> Tensor:
     """Compute the biases of ALiBi (Press et al., 2021) for pairs of positions: each head has a slope of its own."""
-    power = 2 ** math.floor(math.log2(heads))
-    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
-    slopes += [2 ** (-8 * (2 * i + 1) / (2 * power)) for i in range(heads - power)]
-    return -torch.tensor(slopes, device=key.device)[:, None, None] * (query - key).abs()  # [batch, heads, query, key]
+    power, device = 2 ** math.floor(math.log2(heads)), key.device
+    head = torch.cat((torch.arange(power, device=device) + 1, torch.arange(heads - power, device=device) + 0.5))
+    return -(2 ** (-8 / power * head))[:, None, None] * (query - key).abs()  # [batch, heads, query, key]
 
 
 def sinusoid(positions: Tensor, width: int, theta: float = 10_000) -> Tensor:
@@ -66,7 +64,7 @@ class RelativeBias(nn.Embedding):
         far = torch.log(distance.clamp(min=1).float() / near) / math.log(self.max_distance / near) * (buckets - near)
         far = (near + far.long()).clamp(max=buckets - 1)
         bucket = bucket + torch.where(distance < near, distance, far)
-        return super().forward(bucket).movedim(-1, -3)  # [heads, query, key]
+        return super().forward(bucket).movedim(-1, -3).contiguous()  # [heads, query, key], as fused kernels take it
 
 
 class RelativeScores(nn.Module):

@@ -1,0 +1,123 @@
+"""What emitted modules give `scaled_dot_product_attention` in bfloat16 is what fused kernels of CUDA take: in forward,
+in prefill and in steps, at the sizes that were published, with few layers. Tensors are fake: nothing is computed."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from sdpa_kernels import CARDS, Call, Calls, fused, refusals, wrong_mask
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from zoo import sizes, tiny
+
+import archdsl
+from archdsl.backends.torch import emit
+from archdsl.backends.torch.features import Extras
+from archdsl.diagnostics import ArchError
+from archdsl.ir.graph import Model
+from archdsl.run.load import load_source
+
+pytestmark = pytest.mark.slow
+
+MODELS = [
+    *("gpt2:gpt2", "llama3:llama3_8b", "mistral:mistral_7b", "palm:palm_8b", "bloom:bloom_560m"),
+    *("alibi:alibi_1_3b", "t5:t5_base", "switch:switch_base_8", "bert:bert_base", "glm_130b:glm_130b"),
+    *("deepseek_v2:deepseek_v2_lite", "deepseek_v3:deepseek_v3", "mixtral:mixtral_8x7b", "xlnet:xlnet_base"),
+]
+FEW = ("layers", "encoder_layers", "decoder_layers", "dense_layers", "sparse_layers")
+TIME = 128
+IN_BLOCKS = {"mistral:mistral_7b"}
+"""Models whose masks of whole sequences come in blocks on CUDA, for FlexAttention."""
+
+
+def small(name: str) -> Model:
+    """A model of the zoo with two layers, where it takes two."""
+    path, model = sizes.place(name)
+    whole = archdsl.load(path, model=model)
+    fewer = {f.name: min(int(f.value), 2) for f in whole.config if f.name in FEW}
+    try:
+        return archdsl.load(path, model=model, set=fewer)
+    except ArchError:
+        return whole
+
+
+def made(cls: type[nn.Module]) -> nn.Module:
+    """A module whose weights are bfloat16 from the beginning."""
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        return cls().eval()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@cache
+def calls(name: str) -> frozenset[Call]:
+    """What attention is called with: whole sequences, the first step of a prompt, and one position more, where
+    addresses are kept and where not."""
+    model = small(name)
+    with FakeTensorMode(), torch.no_grad(), Calls() as seen:
+        given = inputs(model)
+        if name not in IN_BLOCKS:
+            made(load_source(emit(model)))(**given)
+        try:
+            cls = load_source(emit(model, Extras(frozenset({"generate"}))))
+        except ArchError:
+            return frozenset(seen.found)
+        module = made(cls)
+        step = getattr(module, "step", module.forward)
+        token, *others = inspect.signature(step).parameters
+        for static in (False, True):
+            cache = sys.modules[cls.__module__].Cache(TIME + 8, None, static)
+            step(given[token], cache=cache, **{n: given[n] for n in others if n in given})
+            for _ in range(2):
+                step(given[token][:, :1], cache=cache)
+    return frozenset(seen.found)
+
+
+def inputs(model: Model) -> dict[str, Tensor]:
+    """Inputs of the model's sizes."""
+    made = tiny.inputs(model, time=TIME)
+    return {name: x.bfloat16() if x.is_floating_point() else x for name, x in made.items()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_masks_are_of_the_type_of_queries(name: str) -> None:
+    assert {wrong for call in calls(name) if (wrong := wrong_mask(call))} == set()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_fused_kernel_takes_every_call(name: str) -> None:
+    found = [(card.name, call, refusals(call, card)) for call in calls(name) for card in CARDS if not fused(call, card)]
+    assert found == []
+
+
+PLANTED: dict[str, tuple[dict[str, Any], bool, tuple[str, ...]]] = {
+    "a bias in float32": ({"attn_mask": torch.zeros(4, 8, 8)}, True, ("H100", "A100")),
+    "a bias whose last axis is not contiguous": (
+        {"attn_mask": torch.zeros(8, 8, 4).bfloat16().movedim(-1, 0)},
+        False,
+        (),
+    ),
+    "a mask beside heads that share keys": (
+        {"attn_mask": torch.ones(8, 8).bool(), "enable_gqa": True},
+        False,
+        ("H100",),
+    ),
+    "causal": ({"is_causal": True, "enable_gqa": True}, False, ("H100", "A100")),
+}
+"""Arguments, whether their mask is wrong, and the devices that have a fused kernel for them."""
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_judge_sees_what_is_planted(name: str) -> None:
+    more, wrong, taken = PLANTED[name]
+    q, shared = torch.zeros(2, 4, 8, 64).bfloat16(), torch.zeros(2, 2, 8, 64).bfloat16()
+    keys = shared if more.get("enable_gqa") else q
+    call = Call.of(q, keys, keys, **more)
+    assert bool(wrong_mask(call)) == wrong
+    assert {card.name for card in CARDS if fused(call, card)} == {*taken}
