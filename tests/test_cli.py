@@ -601,9 +601,10 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["estimate gpt2 --json", "--help", "estimate --help"])
+def test_a_full_disk(command: str, tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
-        child = process("estimate", "gpt2", "--json", cwd=tmp_path, stdout=full)
+        child = process(*command.split(), cwd=tmp_path, stdout=full)
         _, err = child.communicate(timeout=60)
     assert (child.returncode, err) == (2, "archdsl: error: No space left on device\n")
 

@@ -116,6 +116,8 @@ def main() -> NoReturn:
     except BrokenPipeError:
         _silence()
         raise SystemExit(NO_READER) from None
+    except OSError as problem:  # typer prints helps itself
+        raise SystemExit(_refused(problem)) from None
     raise SystemExit(FINE)
 
 
@@ -173,14 +175,19 @@ def _status(work: Callable[[], int | None]) -> int:
             return blame(told.diagnostics)
         if not isinstance(problem, OSError):
             return _internal(problem)
-        about = f"{problem.filename}: " if problem.filename else ""
-        say(f"error: {about}{problem.strerror or problem}")
-        _silence()
-        return WRONG_CALL
+        return _refused(problem)
     except Exception as problem:
         if _debug() or isinstance(problem, _usage_errors()):
             raise
         return _internal(problem)
+
+
+def _refused(problem: OSError) -> int:
+    """Say in one line what the system refused, and return the exit status."""
+    about = f"{problem.filename}: " if problem.filename else ""
+    say(f"error: {about}{problem.strerror or problem}")
+    _silence()
+    return WRONG_CALL
 
 
 def _internal(problem: Exception) -> int:

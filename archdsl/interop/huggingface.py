@@ -9,6 +9,7 @@ import difflib
 import json
 import math
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from archdsl.diagnostics import ArchError, Diagnostic, error, nearest, shortened
-from archdsl.diagnostics.source import Source
+from archdsl.diagnostics.source import Source, printable
 from archdsl.files import MAX_CONFIG, MAX_JSON, read_bytes, read_json, write_text, written_beside
 from archdsl.interop.checkpoint_file import CheckpointFile, MappedField, shipped
 from archdsl.interop.importing import CONSTANTS, MOST_LAYERS, Layers, counts_of, numbers_of, worth
@@ -187,11 +188,11 @@ def mapping_of(config: Mapping[str, Any]) -> CheckpointFile:
         text = "`archdsl weights SPEC --from hf FOLDER` reads its weights"
         raise error("E0533", "this folder is one that `compile --to hf` wrote: its spec is not in it", help=text)
     near, left = _nearest(config, known)
-    without = f"but not {', '.join(left[:12])}" if left else "all of them"
+    reads = f"most of its fields, but not {', '.join(left[:12])}" if left else "all of its fields"
     raise error(
         "E0533",
         f"there is no mapping for `model_type` {shortened(kind, 60)}",
-        notes=[f"the mapping of `{near}` reads most of its fields, {without}"] if near else [],
+        notes=[f"the mapping of `{near}` reads {reads}"] if near else [],
         help=f"`--map {nearest(kind, known) or near or 'NAME'} --check` tries that of a known type, "
         "`--map FILE.checkpoint` takes one of your own",
     )
@@ -289,7 +290,7 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
             found.demands.append((f, value))
     if said:
         shown = ", ".join(f"`{n}: {shortened(json.dumps(leaves[n]), 40)}`" for n in said[:8])
-        options = " ".join(dict.fromkeys(f"--ignore {n.partition('.')[0]}" for n in said))
+        options = " ".join(dict.fromkeys(f"--ignore {shlex.quote(printable(n.partition('.')[0]))}" for n in said))
         help_ = f"where they do not change what is computed: `{shortened(options, 200)}`"
         raise error("E0533", f"the mapping of `{config.get('model_type')}` has no place for {shown}", help=help_)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import struct
 import time
 import tracemalloc
@@ -155,6 +156,15 @@ def test_a_field_to_ignore_is_there_and_is_not_read(llama: Path, tmp_path: Path)
     assert (status, "has no field `rope_scalin`" in said) == (2, True), said
     status, said = run("import", llama, "-o", tmp_path / "m.arch", "--ignore", "hidden_size")
     assert (status, "it reads `hidden_size`" in said) == (2, True), said
+
+
+@pytest.mark.parametrize("name", ["x; touch ran #", "$(id)", "`id`", "a'b", "two\nlines"])
+def test_a_command_that_a_message_proposes_runs_no_field(name: str, llama: Path, tmp_path: Path) -> None:
+    source = changed(llama, tmp_path / "source", **{name: 1})
+    _, said = run("import", source, "-o", tmp_path / "m.arch")
+    proposed = said.partition("what is computed: `")[2].removesuffix("`\n")
+    shown = "".join("\N{REPLACEMENT CHARACTER}" if c in control(name) or c == "\n" else c for c in name)
+    assert shlex.split(proposed) == ["--ignore", shown]
 
 
 # --- GGUF -------------------------------------------------------------------------------------------------------------

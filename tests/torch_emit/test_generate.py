@@ -160,7 +160,8 @@ def test_sampling_follows_a_seed_and_its_options() -> None:
     assert not torch.equal(first, module.generate(tokens, 8, seed=4, **options))
     greedy = module.generate(tokens, 8)
     assert torch.equal(module.generate(tokens, 8, temperature=1.0, top_k=1), greedy)
-    assert torch.equal(module.generate(tokens, 8, temperature=1.0, top_p=1e-6), greedy)
+    for least in (1e-6, 1e-300):
+        assert torch.equal(module.generate(tokens, 8, temperature=1.0, top_p=least), greedy)
 
 
 def test_sampling_draws_by_probability() -> None:
@@ -192,6 +193,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     # What `generate` cannot do with its arguments, and what it says.
     "less than nothing": ({"max_new_tokens": -1}, "max_new_tokens=-1"),
     "below zero": ({"temperature": -0.5}, "temperature=-0.5"),
+    "no number": ({"temperature": float("nan")}, "temperature=nan"),
     "from none": ({"temperature": 1.0, "top_k": 0}, "top_k=0"),
     "of no probability": ({"temperature": 1.0, "top_p": 0.0}, "top_p=0.0"),
     "of more than all": ({"temperature": 1.0, "top_p": 1.5}, "top_p=1.5"),

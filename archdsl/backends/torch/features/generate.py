@@ -55,8 +55,8 @@ def stream(
     """Yield the tokens [batch] that continue prompts [batch, time], until every row repeats one of `stop`.
 
     `attention_mask` is False at padding, on either side. `compiled` compiles the step.{shared}"""
-    if max_new_tokens < 0 or temperature < 0:
-        raise ValueError(f"{{max_new_tokens=}} and {{temperature=}} must not be negative")
+    if not (max_new_tokens >= 0 and temperature >= 0):
+        raise ValueError(f"{{max_new_tokens=}} and {{temperature=}} must be at least 0")
     if (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
         raise ValueError(f"{{top_k=}}, {{top_p=}}: top_k must be at least 1, top_p above 0 and at most 1")
 {seeded}    generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
