@@ -18,6 +18,9 @@ OPTIONS = {
     f"init tiny.arch -o w.safetensors --seed {LARGE}": "--seed",
     "compile tiny.arch --to hf -o hf --names spec": "--to onnx",
     "estimate tiny.arch --mesh dp=2 --checkpoint-every 2": "--checkpoint",
+    "estimate tiny.arch --mesh dp=2 --mesh=tp=2": "is given once",
+    "compile tiny.arch -o tiny.py --with generate --with loss": "is given once",
+    "fit tiny.arch --params 1M --vary layers --vary width": "is given once",
     "weights tiny.arch --from hf x.safetensors --weights y.safetensors -o z": "--to",
 }
 MEANT = {

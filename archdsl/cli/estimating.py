@@ -293,7 +293,7 @@ def fit(
         str,
         SEARCH(
             "--vary",
-            metavar="NAME,NAME",
+            metavar="NAME,…",
             help="Hyper-parameters that are whole numbers; with --memory, or batch, seq or both.",
         ),
     ],

@@ -50,6 +50,9 @@ class Command(TyperCommand):
         return _flags_without_type(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for param in self.params:
+            if (param.metavar or "").endswith(",…") and not param.multiple:
+                _demand_once(param.opts[0], args)
         try:
             return super().parse_args(ctx, args)
         except Exception as problem:
@@ -74,6 +77,12 @@ class Command(TyperCommand):
         if extra and any("--set" in p.opts for p in self.params):
             return f"{message}; --set takes one setting and is repeated: --set {extra[1]}"
         return message
+
+
+def _demand_once(option: str, args: list[str]) -> None:
+    """Raise BadParameter where an option that takes a list is given twice: the last would count alone."""
+    if sum(a.partition("=")[0] == option for a in args) > 1:
+        raise typer.BadParameter("it takes a list, and is given once: A,B", param_hint=f"'{option}'")
 
 
 class CommandGroup(TyperGroup):
