@@ -131,6 +131,8 @@ BY_CHANCE = [
     "n / k // 1",
     "2 ** (n / k)",
     "(r * 2) ** 2",
+    "sqrt(2 * n)",
+    "sqrt(n * n) / k",
 ]
 """Numbers that are whole for n = 8, k = 4 and r = 2.5."""
 TAKEN = {
@@ -153,6 +155,10 @@ GIVEN = {
     "in a list": "y = x\n for b in [times(({e}) * (i + 1)) for i in 2] {{ y = y -> b }}",
     "a size": "y = x -> linear({e}) as a -> linear(8) as b",
     "the size of a block": "y = x -> wide({e})",
+    "sizes by a name": """let t = {e}
+      let u = t * 2
+      y = x -> linear(u) as a -> linear(t) as b -> linear(8) as c -> wide(t) -> conv1d(8, kernel: 1, dilation: t)
+      for i in t {{ y = y + i }}""",
     "iterations": "y = x\n for i in {e} {{ y = y -> linear(8) }}",
     "positions": "y = x -> shift(minimum({e}, 4))",
 }
@@ -178,7 +184,7 @@ def test_a_number_that_is_whole_by_chance(places: dict[str, str]) -> None:
         }}"""
         made = load_source(emit(archdsl.load(text=text, allow_noncausal=True)))
         of_numbers = vars(sys.modules[made.__module__])["Config"]
-        for other in ({"n": 6}, {"n": 12}, {"k": 3, "n": 9}, {"r": 3.0}, {"n": 7, "r": 1.9}):
+        for other in ({"n": 6}, {"n": 32}, {"k": 3, "n": 9}, {"r": 3.0}, {"n": 7, "r": 1.9}):
             try:
                 module = made(of_numbers(**other)).eval()
             except (AssertionError, ValueError):
@@ -347,6 +353,20 @@ def test_floats_are_compared_as_python_computes_them() -> None:
     made()
     with pytest.raises(AssertionError, match="`rate"):
         made(n=0.2)
+    block = "block times(s)(x: [batch, time, width]) -> [batch, time, width] { return x * s }\n"
+    made = config(block + spec("n = 8", "return x -> times(log(n) / log(2))"))  # whose remainder is not 0
+    assert made().n == made(n=8).n == 8
+
+
+@pytest.mark.parametrize(
+    ("number", "wrong"),
+    [("log(h)", 0), ("sqrt(h)", -1), ("h ** 0.5", -1), ("h ** -0.5", 0), ("h ** -1", 0), ("1 / h", 0)],
+)
+def test_numbers_that_a_function_does_not_take_are_refused(number: str, wrong: int) -> None:
+    made = config(spec("h = 2", f"return x * ({number})"))
+    assert made(h=1).h == 1
+    with pytest.raises(AssertionError, match=r"\bh\b"):
+        made(h=wrong)
 
 
 ZOO = ("gpt2:gpt2", "mixtral:mixtral_8x7b", "mamba:mamba_130m", "tagger:bilstm_tagger")

@@ -301,7 +301,9 @@ def test_whole_floats_are_sizes(use: str, four: str) -> None:
 
 
 @pytest.mark.parametrize("use", WHOLE)
-@pytest.mark.parametrize("value", ["4.5", "0.3 * width", "sqrt(width)", "f / 3"])
+@pytest.mark.parametrize(
+    "value", ["4.5", "0.3 * width", "sqrt(width)", "f / 3", "4 * exp(0 * width)", "f ** log(exp(1))"]
+)
 def test_fractions_are_refused(use: str, value: str) -> None:
     text = f"model m(width = 8, f = 4)(x: [batch, time, width]) {{ {use.format(*[value] * 2)} }}"
     assert refused(text).code in ("E0401", "E0203", "E0204")

@@ -258,6 +258,9 @@ class Expressions(Calls):
             raise error("E0203", f"`{op}` joins masks or bool tensors, not numbers", e.span)
         if op in ("/", "//", "%") and b.static:
             scope.frame.holds("!=", b, 0, f"`{e.span.text}` must not divide by 0")
+        if op == "**" and a.static and b.static and (float(b) < 0 or not isinstance(b.value, int)):
+            least = ">" if float(b) < 0 else ">="
+            scope.frame.holds("!=" if isinstance(b.value, int) else least, a, 0, f"`{e.span.text}` must be a number")
         try:
             return binary(op, a, b, e.span)
         except ZeroDivisionError:

@@ -397,8 +397,8 @@ class _Root:
         """Python's own floats may miss an equality by their last bit: then that the sides are as good as equal."""
         if op != "==" or all(self._is_integral(e) or isinstance(e, Lit | Var) for e in (left, right)):
             return left, op, right
-        if isinstance(left, Bin) and left.op == "%" and left.right == ONE and right == ZERO:
-            top = left.left
+        if isinstance(left, Bin) and left.op == "%" and right == ZERO:
+            top = left.left if left.right == ONE else Bin("/", left.left, left.right)
             left, right = top, Fn("floor", (Bin("+", top, Lit("0.5")),))
         return Fn("abs", (Bin("-", left, right),)), "<", Lit("1e-9")
 

@@ -383,7 +383,8 @@ def power(a: Value, b: Value) -> Value:
     result_float: float | complex = float(a) ** float(b)
     if isinstance(result_float, complex):
         raise ValueError
-    if not isinstance(a, float) and result_float == int(result_float) and abs(result_float) < 2**52:
+    exact = not isinstance(a, float) and not isinstance(b, float)
+    if exact and result_float == int(result_float) and abs(result_float) < 2**52:
         # sqrt(768 * 768) and 256 ** 0.5 are whole, whatever the rounding of floats.
         root = int(result_float)
         if Fraction(root) ** (1 / Fraction(b)).limit_denominator(64) == a:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
-from archdsl.ir.dims import Num, Value, expr_text, free_names, literal
+from archdsl.ir.dims import Num, Value, expr_text
 from archdsl.ir.wording import format_number, origins
 
 TESTS: dict[str, Callable[[Any, Any], bool]] = {
@@ -61,15 +61,14 @@ ROUND = "use `//` or `ceil(…)` where rounding is meant"
 def whole_size(value: Num, kind: str, what: str, span: Span) -> Num:
     """A number as a whole one. Raises E0401 where it is not."""
     v: Value = value.value
-    if isinstance(v, float) and v.is_integer():
-        v = int(v)
-        value = Num(v, value.expr if free_names(value.expr) else literal(v), value.origin)
     if isinstance(v, Fraction | float):
         written, number = expr_text(value.expr), f"{float(v):g}"
         if "." not in number and "e" not in number:
             number = repr(float(v))  # 2.0000001 is no 2
         is_ = f"{number} was given" if written == number else f"{written} = {number}"
         help_ = f"write `{int(v)}` or `{int(v) + 1}`" if written == number else ROUND
+        if isinstance(v, float) and v.is_integer():
+            help_ = "it is whole by rounding: of functions only `sqrt` and `**` are exact; write `floor(… + 0.5)`"
         joined = "and" if written == number else "but"
         raise error("E0401", f"{what} must be a whole number, {joined} {is_}", span, help=help_)
     if isinstance(v, int) and abs(v) >= 2**63:

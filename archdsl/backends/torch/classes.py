@@ -362,7 +362,7 @@ class Classes:
         """A number that no expression gives rightly for all blocks: itself where it is the same, else an argument. What
         it was computed from is then demanded."""
         if len({*values}) == 1:
-            for name in dims.free_names(expr) if expr is not None else ():
+            for name in made.numbers.exactly(expr) if expr is not None else ():
                 worth = {dims.expr_value(row[name]) for row in made.numbers.exact if name in row}
                 if len(worth) == 1:
                     read = NumberLeaf(dims.Var(name), worth.pop())
@@ -447,9 +447,7 @@ class Classes:
         if name in self.config:
             return PyNode("Attribute", (word("config"), field_name(name)))
         if name in block.local:
-            numbers = self.classes[None].numbers
-            inner = NumberLeaf(block.local[name], numbers.worth(block.local[name]))
-            found: Tree = self.resolved(numbers.tree(inner, True), None)
+            found: Tree = self.resolved(self.classes[None].numbers.computed(name), None)
             return found
         value = block.hypers.get(name)
         if isinstance(value, Num) and not isinstance(value.value, Poly):

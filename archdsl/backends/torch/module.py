@@ -288,9 +288,7 @@ class ClassWriter:
                 continue
             if not any(numbers.is_dynamic(n) for n in dims.free_names(expr)):
                 local = self._words(found)
-                n = numbers.expression(expr)
-                tree = numbers.tree(type(n)(expr, n.value), True)
-                found[name] = self.classes.resolved(tree, self.group, local)
+                found[name] = self.classes.resolved(numbers.computed(name), self.group, local)
                 given = {**(self.group.resolution if self.group is not None else {}), **local}
                 twin = next((n for n, known in given.items() if known == found[name]), None)
                 if twin is not None:

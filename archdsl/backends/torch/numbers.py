@@ -153,6 +153,27 @@ class Numbers:
         integers = (*self.sizes, *(k for k, e in self.block.local.items() if self.integral(e)))
         return {k: e for k, e in self.block.local.items() if k not in integers}
 
+    @cached_property
+    def floats(self) -> Collection[str]:
+        """Names that the block computes as floats."""
+        return {n for n, e in self.block.local.items() if n not in self.sizes and self.is_float(e)}
+
+    def is_float(self, expr: Expr) -> bool:
+        """Whether Python makes a float of an expression by way of a function or a power, even where it comes out
+        whole."""
+        names = (n for n in dims.free_names(expr) if n in self.block.local and n not in self.sizes)
+        if any(self.is_float(self.block.local[n]) for n in names):
+            return True
+        return not rational(expr) and not self.integral(expr)
+
+    def exactly(self, expr: Expr) -> Iterator[str]:
+        """Names that an expression is computed from, those of floats written out."""
+        for name in dims.free_names(expr):
+            if name in self.floats:
+                yield from self.exactly(self.block.local[name])
+            else:
+                yield name
+
     def expression(self, expr: Expr, real: bool = False) -> NumberLeaf:
         """A static expression of the block as a leaf."""
         return NumberLeaf(dims.shortest(expr, self.block.local), self.worth(expr), real)
@@ -177,6 +198,13 @@ class Numbers:
         quotients: Quotients = "real" if n.real else "sizes" if isinstance(n.value, Poly) else "whole"
         made: Tree = self.spelled_by(n.expr, quotients, HyperLeaf if init else self._name)
         return made
+
+    def computed(self, name: str) -> Tree:
+        """Return what `__init__` computes a name of the block by, rounded where a size is a float: `sqrt(n * n)`."""
+        expr = self.block.local[name]
+        if name in self.sizes and self.is_float(expr):
+            return call_tree(word("round"), (self.spelled_by(expr, "real", HyperLeaf),))
+        return self.tree(NumberLeaf(expr, self.worth(expr)), True)
 
     def spelled_by(self, expr: Expr, quotients: Quotients, name: Callable[[str], Any]) -> Any:
         """An expression as Python, each name as `name` gives it."""
@@ -272,8 +300,8 @@ class Numbers:
             def leaf(x: Any, row: Mapping[str, Expr] = row) -> Any:
                 if not isinstance(x, HyperLeaf | Axis) or x.name not in row:
                     raise TypeError("only the running model knows it")
-                worth = dims.expr_value(row[x.name])
-                return value_of(worth)
+                worth = value_of(dims.expr_value(row[x.name]))
+                return float(worth) if x.name in self.floats else worth
 
             try:
                 if not agree(evaluate(tree, leaf), value, real):
