@@ -43,10 +43,10 @@ NEUTRAL = re.compile(
     r"auto_map.*|quantization_config.*|_.*|transformers_version|(torch_)?dtype|use_cache|init.*|output_.*|return_.*|summary_.*|"
     r"(id2label|label2id).*|num_labels|problem_type|task_specific_params.*|is_encoder_decoder|chunk_size_feed_forward|"
     r"gradient_checkpointing|pretraining_tp|finetuning_task|prefix|tokenizer_class|model_type|"
-    r"use_return_dict|torchscript|max_length|reorder_and_upcast_attn|"
-    r"embd_init|cross_attention_hidden_size|tie_encoder_decoder|"
+    r"use_return_dict|torchscript|max_length|embd_init|cross_attention_hidden_size|tie_encoder_decoder|"
     r"output_router_logits|router_\w+_loss_coef|router_jitter_noise|type_vocab_size|use_bfloat16|"
-    r"forced_.*|no_repeat_ngram_size|num_beams|early_stopping|length_penalty|min_length|.*layerdrop|.*suppress_tokens|"
+    r"forced_.*|(encoder_)?no_repeat_ngram_size|diversity_penalty|num_beams|early_stopping|length_penalty|min_length|"
+    r".*layerdrop|.*suppress_tokens|"
     r"num_beam_groups|num_return_sequences|repetition_penalty|temperature|top_p|typical_p|\w+_config\.top_k|"
     r"cache_implementation|sbert_.*|sentence_transformers.*|is_llama_config|force_bos_token_to_be_generated|"
     r"time_step_init_scheme|time_step_scale"
@@ -253,8 +253,9 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
     model = mapping.types.get(str(config.get("model_type")), next(iter(mapping.types.values()), ""))
     found = Settings(model, mapping.spec)
     placed = {*mapping.ignored, *(name for f in mapping.fields for name in f.names)}
-    placed |= {n for n, v in leaves.items() if isinstance(v, list) and all(f"{n}.{i}" in placed for i in range(len(v)))}
-    said = [n for n, v in leaves.items() if n not in placed and v and not is_neutral(n)]
+    lists = {n: v for n, v in leaves.items() if isinstance(v, list) and v}
+    placed |= {n for n, v in lists.items() if all(f"{n}.{i}" in placed for i in range(len(v)))}
+    said = [n for n, v in leaves.items() if n not in placed and _says(n, v) and not is_neutral(n)]
     said = [n for n in said if not any(n.startswith(f"{whole}.") for whole in mapping.ignored)]
     leaves |= items
     for above, below, ours in mapping.quotients:
@@ -262,6 +263,7 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
         if isinstance(a, int) and isinstance(b, int) and b > 0:
             found.values[ours] = a / b
     counts = counts_of(mapping.spec, model) if any(f.kinds for f in mapping.fields) else {}
+    first = {f.names[0] for f in mapping.fields}
     for f in mapping.fields:
         empty: tuple[Any, ...] = (None,) if f.by_index else (None, [])
         name = next((n for n in f.names if leaves.get(n) not in empty), None)
@@ -269,8 +271,13 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
             raise error("E0533", f"config.json has no `{f.names[0]}`")
         if name is None and f.ours in found.values and not f.kinds:
             continue  # the first default counts, and what the config says
-        default = "null" if any(n in leaves for n in f.names) and not f.kinds else f.default
+        there = [n for n in f.names if n in leaves]
+        default = "null" if there and not f.kinds else f.default
         value = leaves[name] if name is not None else json.loads(default or "null")
+        for n in there if not f.kinds else ():  # another name of the field, where it is none of another field
+            if n not in first and leaves[n] not in (*empty, value, *f.also):
+                text = f"`{name}` of config.json is {shortened(json.dumps(value), 60)}"
+                raise error("E0533", f"{text}, and `{n}`, its other name, {shortened(json.dumps(leaves[n]), 60)}")
         if f.kinds and value is not None:
             count = counts.get(f.ours, "layers")
             layers = _layers(f, name or f.names[0], value, found.values.get(count))
@@ -286,14 +293,36 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
                 )
             if found.values[f.ours] is None and f.default in (None, "null"):
                 del found.values[f.ours]
-        elif value is not None:
+        elif value is not None or (there and f.default not in (None, "null")):
             found.demands.append((f, value))
+    _demand_both(mapping, leaves)
     if said:
         shown = ", ".join(f"`{n}: {shortened(json.dumps(leaves[n]), 40)}`" for n in said[:8])
         options = " ".join(dict.fromkeys(f"--ignore {shlex.quote(printable(n.partition('.')[0]))}" for n in said))
         help_ = f"where they do not change what is computed: `{shortened(options, 200)}`"
         raise error("E0533", f"the mapping of `{config.get('model_type')}` has no place for {shown}", help=help_)
     return found
+
+
+def _demand_both(mapping: CheckpointFile, leaves: Mapping[str, Any]) -> None:
+    """Raise ArchError E0533 where a config has one of several fields for a number that may be absent, and not the
+    others."""
+    shared: dict[str, list[MappedField]] = {}
+    for f in mapping.fields:
+        if f.ours.isidentifier() and f.ours not in CONSTANTS and not f.kinds:
+            shared.setdefault(f.ours, []).append(f)
+    for fields in shared.values():
+        absent = [f for f in fields if all(leaves.get(n) is None for n in f.names)]
+        if all(f.default == "null" for f in fields) and 0 < len(absent) < len(fields):
+            there = next(f for f in fields if f not in absent)
+            text = f"config.json has `{there.names[0]}` and no `{absent[0].names[0]}`"
+            raise error("E0533", f"{text}, and the spec has one number for both")
+
+
+def _says(name: str, value: Any) -> bool:
+    """Whether a field that a mapping has no place for says something: what is false, null or empty does not, but for
+    `is_causal`, which is true in transformers where it is not there."""
+    return bool(value) or type(value) in (int, float) or name.rpartition(".")[2] == "is_causal"
 
 
 def _class(mapping: CheckpointFile, kind: str, name: Any, back: bool = False) -> Any:
@@ -332,6 +361,7 @@ def demand_fixed(settings: Settings, model: Model) -> None:
     wrong, known = [], settings.values | numbers_of(model)
     for f, value in settings.demands:
         own = _worth(f, known)
+        value = False if value is None and isinstance(own, bool) else value
         if isinstance(own, list):
             words = value.split("|") if isinstance(value, str) else value
             value = own if words in [own, *map(json.loads, f.also)] else value

@@ -2,10 +2,11 @@
 
     PYTHONPATH=tests python -m interop.config_fields [--write] [--pairs] [TYPE ...]
 
-Each field of each type's config.json, as `save_pretrained` writes it and as a file of few fields has it, gets other
-legal values.  A value that an import accepts without writing another spec must leave transformers' own outputs, same
-weights, bitwise as they were.  With `--write` what was compared goes into `config_fields.json`, to which
-`test_config_fields.py` holds every field that an import may pass over.
+Each field of each type's config.json, as `save_pretrained` writes it, as a file of few fields has it, and as the source
+of its classes reads it, gets other legal values: at least two, where a field has two.  A value that an import accepts
+without writing another spec must leave transformers' own outputs, same weights, bitwise as they were.  With `--write`
+what was compared goes into `config_fields.json`, to which `test_config_fields.py` holds every field that an import may
+pass over.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import functools
+import importlib
 import inspect
 import json
+import math
 import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -32,55 +36,65 @@ from interop.cases import CASES, Tiny
 from archdsl.diagnostics import ArchError
 from archdsl.frontend.load import load
 from archdsl.interop.checkpoint_file import CheckpointFile
-from archdsl.interop.compare import _inputs
+from archdsl.interop.compare import NAMES, _inputs
 from archdsl.interop.convert import named_mapping
-from archdsl.interop.huggingface import _number, config_fields, demand_fixed, settings_of
+from archdsl.interop.huggingface import _number, config_fields, demand_fixed, is_neutral, settings_of
 from archdsl.interop.importing import written
 from archdsl.interop.mapping import pattern
 from archdsl.syntax.parse import read_source
 
 DATA = Path(__file__).with_suffix(".json")
 
-BOOKKEEPING = {
-    "model_type",
-    "architectures",
-    "transformers_version",
-    "dtype",
-    "torch_dtype",
-    "problem_type",
-    "return_dict",
-    "output_attentions",
-}
-"""Fields that say which class is meant, in which form it returns which outputs, or the type of its numbers, which a
-checkpoint's tensors have themselves."""
+BOOKKEEPING = {"model_type", "architectures", "transformers_version", "dtype", "torch_dtype"}
+"""Fields that say which class is meant, or the type of its numbers, which a checkpoint's tensors have themselves."""
 LABELS = ("id2label", "label2id", "num_labels")
 """How many labels there are, the tensors of a head say."""
 
 ROUNDING = 1e-5
 """The largest relative difference of outputs that rounding makes."""
 ENOUGH = 3
-"""So many values of a field that change nothing are tried."""
+"""So many values of a field that change nothing are kept."""
+GENERAL = ("modeling_utils", "configuration_utils", "modeling_rope_utils", "masking_utils", "pytorch_utils")
+"""Modules of transformers that read fields of the configs of all types."""
 
 KINDS = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention", "mlp", "moe")
 
 
 LEGAL: dict[str, list[Any]] = {
     "out_features": [["stage1"], ["stage2"]],
-    "vocab_list": [["<cls>", "a"]],
+    "vocab_list": [["<cls>", "a"], ["<cls>", "a", "b"]],
+    "chunk_size_feed_forward": [1, 2, 4, 8],
     "mtp_hybrid_override_pattern": ["E", "*E"],
     "mrope_section": [[1, 2, 1], [2, 1, 1]],
 }
 """Values of fields that no rule finds."""
+ABSENT = "(absent)"
+"""Stands for a field that is left out."""
+NOTHING: list[Any] = [False, 0, []]
+"""What says nothing: an import does not refuse it of a field that it does not know."""
 
 
 @dataclass
 class Tried:
-    """The other values of one field: those that change no bit of what transformers computes, those that change its
-    rounding (other kernels, sums in other pieces), and those that change more."""
+    """What other values of one field change in what transformers computes."""
 
     same: list[Any] = field(default_factory=list)
+    """Values that change no bit, at most `ENOUGH`."""
     rounding: list[Any] = field(default_factory=list)
+    """Values that change rounding alone, by less than `ROUNDING`: other kernels, sums in other pieces."""
     changed: list[Any] = field(default_factory=list)
+
+    def add(self, value: Any, apart: float) -> None:
+        """Keep a value that changes outputs by so much."""
+        into = self.same if apart == 0 else self.rounding if apart < ROUNDING else self.changed
+        if value not in into and (into is not self.same or len(into) < ENOUGH):
+            into.append(value)
+
+    @property
+    def enough(self) -> bool:
+        """Whether two values were compared, or the only other one of a bool."""
+        values = [*self.same, *self.rounding]
+        return len(values) >= (1 if all(isinstance(v, bool) for v in values) else 2)
 
 
 class Subject:
@@ -113,7 +127,10 @@ class Subject:
 
     @cached_property
     def inputs(self) -> dict[str, torch.Tensor]:
+        """Random inputs; the first row of tokens has all ids from 0 on, so that each that a field may name occurs."""
         inputs = _inputs(self.model, self.reference)
+        for name in inputs.keys() & {*NAMES["token"]}:
+            inputs[name][0] = torch.arange(inputs[name].shape[1])
         return {k: v.long() if v.dtype == torch.bool else v for k, v in inputs.items()}
 
     @cached_property
@@ -140,26 +157,28 @@ class Subject:
         except ArchError:
             return False
 
-    def effect(self, config: Mapping[str, Any]) -> str | None:
-        """What a config changes in what transformers computes with the same weights, as a field of `Tried`; None where
-        it is not legal."""
+    def effect(self, config: Mapping[str, Any]) -> float | None:
+        """How much a config changes what transformers computes with the same weights, relative to the largest output;
+        infinity where it has other weights or outputs, None where it is not legal."""
         try:
             model = self._made(config)
             own = {n: p.shape for n, p in model.named_parameters() if p.requires_grad}
+            assert all(shape.numel() for shape in own.values())
         except Exception:  # whatever a class says of a value that it does not take
             return None
         apart = own.items() ^ {n: p.shape for n, p in self.parameters.items()}.items()
         base, drops = self.mapping.base, [pattern(d) for d in self.mapping.drops]
         if any(not any(d.fullmatch(name) for d in drops for name in (n, base + n)) for n, _ in apart):
-            return "changed"
+            return math.inf
         try:
             outputs = self._outputs(self._filled(model))
         except Exception:
             return None  # nor can transformers run it
         if any(n not in outputs or outputs[n].shape != t.shape for n, t in self.outputs.items()):
-            return "changed"
-        worst = max(float((outputs[n] - t).abs().max() / t.abs().max()) for n, t in self.outputs.items())
-        return "same" if worst == 0 else "rounding" if worst < ROUNDING else "changed"
+            return math.inf
+        if all(torch.equal(outputs[n], t) for n, t in self.outputs.items()):
+            return 0.0
+        return max(float((outputs[n] - t).abs().max() / t.abs().max()) for n, t in self.outputs.items())
 
     def _made(self, config: Mapping[str, Any]) -> Any:
         torch.manual_seed(0)
@@ -179,9 +198,17 @@ class Subject:
 
     def fields(self) -> dict[str, Any]:
         """Every field that may stand in a config.json of the type, by its dotted name, and its value."""
-        leaves = dict(config_fields(self.config))
-        leaves = dict.fromkeys(self.mapping.ignored) | leaves
+        own = self.reference.config
+        names = [n for n in sorted(self.read) if not hasattr(type(own), n) or n in own.__dict__]
+        leaves = dict.fromkeys(self.mapping.ignored) | {n: getattr(own, n, None) for n in names}
+        leaves |= dict(config_fields(self.config))
         return {n: v for n, v in leaves.items() if n not in BOOKKEEPING and not n.startswith(("_", *LABELS))}
+
+    @cached_property
+    def read(self) -> set[str]:
+        """The fields of a config that the source of the type, or that of all types, reads."""
+        general = [inspect.getsource(importlib.import_module(f"transformers.{name}")) for name in GENERAL]
+        return set().union(*map(_read, (self.source, *general)))
 
     @cached_property
     def words(self) -> dict[str, list[str]]:
@@ -207,18 +234,37 @@ class Subject:
         if last in LEGAL:
             return LEGAL[last]
         if value is None:
-            return [4, 3, True, 0.5, *texts, *lists]
+            return [4, 3, True, 0.5, 0.25, *texts, *lists, *NOTHING]
         if isinstance(value, bool):
-            return [not value]
+            return [not value, None]
+        if last.endswith("_token_id"):
+            return [4, 3, 7, 5, None]
         if isinstance(value, int):
-            return [*dict.fromkeys([value + 1, 2 * value + 3, max(value - 1, 0), 4, 1])]
+            return [*dict.fromkeys([value + 1, 2 * value + 3, max(value - 1, 0), 4, 1, 2]), 0, 0.5, 0.25, None]
         if isinstance(value, float):
-            return [value / 2 + 0.125, 2 * value + 0.25, value + 1]
+            return [value / 2 + 0.125, 2 * value + 0.25, value + 1, value / 2, 0.0, None]
         if isinstance(value, str):
-            return texts
+            return [*texts, None]
         if isinstance(value, list):
-            return [value[::-1], *lists, value[:-1]]
+            return [value[::-1], *lists, value[:-1], *NOTHING[2:], None]
         return []
+
+
+@functools.cache
+def _read(source: str) -> set[str]:
+    """The names of fields that a source reads of what it calls a config."""
+
+    def config(of: ast.expr) -> bool:
+        return str(getattr(of, "attr", getattr(of, "id", ""))).endswith("config")
+
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(value=of, attr=name) if config(of):
+                names.add(name)
+            case ast.Call(ast.Name("getattr"), [of, ast.Constant(str(name)), *_]) if config(of):
+                names.add(name)
+    return names
 
 
 def _plain(value: Any) -> Any:
@@ -226,36 +272,56 @@ def _plain(value: Any) -> Any:
 
 
 def changed(config: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
-    """A config whose field of a dotted name has another value."""
+    """A config whose field of a dotted name has another value, or is `ABSENT`."""
     first, _, rest = name.partition(".")
     inner = config.get(first)
-    return {**config, first: changed(inner if isinstance(inner, dict) else {}, rest, value) if rest else value}
+    value = changed(inner if isinstance(inner, dict) else {}, rest, value) if rest else value
+    return {n: v for n, v in {**config, first: value}.items() if v is not ABSENT}
 
 
-def compared(subject: Subject) -> Iterator[tuple[str, Any, str]]:
-    """Yield each field and other legal value of it that an import passes over, and what it changes."""
+def compared(subject: Subject) -> Iterator[tuple[str, Any, float]]:
+    """Yield each field, other legal values that an import passes over, and what they change: `ENOUGH` that
+    change nothing, and all that are false. That it is left out is yielded where it changes something."""
+    there = dict(config_fields(subject.config))
     for name, value in subject.fields().items():
         count = 0
-        for other in subject.others(name, value):
-            if other == value and type(other) is type(value):
+        for other in [*subject.others(name, value), *[ABSENT] * (name in there)]:
+            if (other == value and type(other) is type(value)) or (
+                other not in (None, ABSENT, *NOTHING) and count == ENOUGH
+            ):
                 continue
             config = changed(subject.config, name, other)
-            if subject.passed_over(config) and (effect := subject.effect(config)) is not None:
-                yield name, other, effect
-                count += effect == "same"
-                if count == ENOUGH:
-                    break
+            if subject.passed_over(config) and (apart := subject.effect(config)) is not None:
+                if other is not ABSENT or apart > 0:
+                    yield name, other, apart
+                count += apart == 0
+
+
+def every_class() -> Iterator[Tiny]:
+    """The cases, and of each type the other classes that its spec tells apart."""
+    yield from CASES.values()
+    known = {(case.kind, case.model) for case in CASES.values()}
+    for kind, case in {case.kind: case for case in reversed(CASES.values())}.items():
+        mapping = named_mapping(kind)
+        of_class = next((f for f in mapping.fields if f.names[0] == "architectures"), None)
+        if of_class is None:
+            continue
+        names = re.findall(r'\bclass == "(\w+)"', mapping.spec.read_text())
+        for name in dict.fromkeys([json.loads(of_class.default or '""'), *names]):
+            model = mapping.prefixes.get(kind, "") + name
+            if (kind, model) not in known and hasattr(transformers, model):
+                yield replace(case, model=model)
 
 
 def pairs(subject: Subject, tried: Mapping[str, Tried]) -> Iterator[tuple[str, Any, str, Any]]:
     """Yield two fields with values of which each changes nothing and both together do."""
     known = set(re.findall(r"\w+", subject.source))
-    names = [n for n in tried if n in subject.mapping.ignored and n.rpartition(".")[2] in known]
+    names = [n for n in tried if n.rpartition(".")[2] in known]
     for a, b in combinations(names, 2):
         for x in tried[a].same[:2]:
             for y in tried[b].same[:2]:
                 config = changed(changed(subject.config, a, x), b, y)
-                if subject.passed_over(config) and subject.effect(config) == "changed":
+                if subject.passed_over(config) and (subject.effect(config) or 0.0) >= ROUNDING:
                     yield a, x, b, y
 
 
@@ -267,34 +333,37 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    kinds = options.types or sorted({case.kind for case in CASES.values()})
-    data: dict[str, Any] = json.loads(DATA.read_text()) if DATA.is_file() else {}
+    cases = [*every_class()]
+    kinds = options.types or sorted({case.kind for case in cases})
+    data: dict[str, Any] = json.loads(DATA.read_text())["fields"] if DATA.is_file() else {}
     for kind in kinds:
-        every: dict[str, Tried] = {}
-        for case in [case for case in CASES.values() if case.kind == kind]:
+        started = time.time()
+        rows: dict[str, Tried] = {}
+        for case in [case for case in cases if case.kind == kind]:
             for full in (True, False):
-                started = time.time()
+                where = f"{kind} {case.model} {'full' if full else 'few'}"
                 try:
                     subject = Subject(case, full)
                 except ArchError as problem:
-                    print(kind, case.model, "few" if not full else "full", problem)
+                    print(where, problem)
                     continue
-                for name, value, effect in compared(subject):
-                    into = getattr(every.setdefault(name, Tried()), effect)
-                    if value not in into:
-                        into.append(value)
-                    if effect == "changed":
-                        print(f"{kind}: {name} = {json.dumps(value)} changes the outputs", flush=True)
-                print(f"{kind} {time.time() - started:.1f}", flush=True)
+                for name, value, apart in compared(subject):
+                    rows.setdefault(name, Tried()).add(value, apart)
+                    if apart > 0:
+                        print(f"{where}: {name} = {json.dumps(value)} changes outputs by {apart:.1e}", flush=True)
                 if options.pairs and full:
-                    for a, x, b, y in pairs(subject, every):
-                        print(f"{kind}: {a} = {json.dumps(x)}, {b} = {json.dumps(y)} change the outputs", flush=True)
+                    for a, x, b, y in pairs(subject, rows):
+                        said = f"{a} = {json.dumps(x)}, {b} = {json.dumps(y)}"
+                        print(f"{where}: {said} change the outputs", flush=True)
+        data[kind] = {name: row.__dict__ for name, row in sorted(rows.items())}
+        for name, row in rows.items():
+            ignored = name in named_mapping(kind).ignored or is_neutral(name)
+            if ignored and not row.enough:
+                print(f"{kind}: {name} was compared at one other value: {json.dumps(row.__dict__)}")
+        print(f"{kind} {len(rows)} fields, {time.time() - started:.1f} s", flush=True)
         if options.write:
-            DATA.write_text(json.dumps(data))
-        data[kind] = {name: row.__dict__ for name, row in sorted(every.items())}
-        print(kind, len(every), flush=True)
-    if options.write:
-        DATA.write_text(json.dumps(data))
+            lines = ",\n".join(f"{json.dumps(kind)}: {json.dumps(data[kind])}" for kind in sorted(data))
+            DATA.write_text(f'{{"bound": {ROUNDING}, "fields": {{\n{lines}\n}}}}\n')
 
 
 if __name__ == "__main__":
