@@ -295,7 +295,7 @@ def test_ranks_hold_what_the_estimate_says(name: str, tmp_path: Path) -> None:
     path.write_text(source(model, frozenset({"parallel"}), "none"), encoding="utf-8")
     for mesh in map(parse_mesh, MESHES if name in COMMON else MESHES[::4]):
         try:
-            found = shard(model, StepPlan(mesh, zero=3))
+            found = shard(model, StepPlan(mesh, zero=3 if mesh.replicas > 1 else 0))
         except ArchError:
             with pytest.raises(AssertionError, match=r"multiple of the axis|must be among"):
                 held(path, mesh)
