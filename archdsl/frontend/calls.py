@@ -38,10 +38,6 @@ SIZES = frozenset({"size", "int", "sizes", "named_sizes", "ints"})
 """Kinds of options that are whole numbers, of which those of names that a primitive does not declare are, too."""
 
 
-DOMAINS = {"log": ">", "sqrt": ">="}
-"""How the argument of a function of numbers compares to 0, where it has to."""
-
-
 @dataclass
 class Arguments:
     """What a call gives, by kind."""
@@ -176,8 +172,9 @@ class Calls(Blocks):
         if len(numbers) == len(inputs):
             if not op.of_numbers:
                 raise error("E0203", f"`{op.name}` needs a tensor", span)
-            if op.name in DOMAINS and numbers[0].static:
-                scope.frame.holds(DOMAINS[op.name], numbers[0], 0, f"`{span.text}` must be a number")
+            domain = dims.domain(op.name)
+            if domain is not None and numbers[0].static:
+                scope.frame.holds(domain, numbers[0], 0, f"`{span.text}` must be a number")
             try:
                 return dims.function(op.name, numbers, span)
             except (ValueError, OverflowError, ZeroDivisionError):

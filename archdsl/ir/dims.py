@@ -773,6 +773,11 @@ def function(name: str, args: Iterable[Num], origin: Span | None = None) -> Num:
     return Num(within_limits(value, expr), expr, origin)
 
 
+def domain(function: str) -> str | None:
+    """Return how the argument of a function of numbers compares to 0; None where it takes any."""
+    return {"log": ">", "sqrt": ">="}.get(function)
+
+
 def product(nums: Iterable[Num]) -> Num:
     result = num(1)
     for n in nums:

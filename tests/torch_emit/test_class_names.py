@@ -31,8 +31,11 @@ model NAME(layers = 2) {{
 """
 
 
-@pytest.mark.parametrize("features", [["parallel", "generate"], ["loss", "float8"], ["generate", "cpu"], ["varlen"]])
-@pytest.mark.parametrize("name", ["hostile", "AllToAll", "Cache", "Float8Linear", "Spans"])
+SECTIONS: list[list[Name]] = [["parallel", "generate"], ["loss", "float8"], ["generate", "cpu"], ["varlen"]]
+OWN = zip(("AllToAll", "Float8Linear", "Cache", "Spans"), SECTIONS, strict=True)
+
+
+@pytest.mark.parametrize(("name", "features"), [*(("hostile", sections) for sections in SECTIONS), *OWN])
 def test_blocks_called_like_helpers(name: str, features: list[Name]) -> None:
     blocks = SPEC if name == "hostile" else SPEC.replace(name, "other")
     source = emit(archdsl.load(text=blocks.replace("NAME", name)), Extras(frozenset(features)))
