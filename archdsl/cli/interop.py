@@ -129,7 +129,9 @@ def weights_(
     model = load_model(spec, set, allow_noncausal)
     with drawing(model, "writing") as progress:
         if from_ is not None:
-            given = {old: new for old, _, new in renames}
+            given: dict[str, str] = {}
+            for old, _, new in renames:
+                given.setdefault(old, new)  # the first prefix that fits is replaced
             lines = import_weights(
                 model,
                 from_[1],

@@ -402,7 +402,8 @@ def test_one_file_and_other_prefixes(kind: str, folders: Any, tmp_path: Path, ru
     spec, out = str(tmp_path / "m.arch"), tmp_path / "out.safetensors"
     compiled = ("weights", spec, "--from", "hf", str(tmp_path / "compiled.safetensors"), "-o", str(out))
     other = ("weights", spec, "--from", "hf", str(tmp_path / "theirs.safetensors"), "-o", str(out), "--map", kind)
-    for command in ((*compiled, "--rename", "_orig_mod.="), (*other, "--rename", "backbone.=")):
+    twice = ("--rename", "_orig_mod.=", "--rename", "_orig_mod.=x.")  # the first that fits is taken
+    for command in ((*compiled, "--rename", "_orig_mod.="), (*compiled, *twice), (*other, "--rename", "backbone.=")):
         assert run(*command)[0] == 0
         found = load_file(out)
         assert found.keys() == wanted.keys()
