@@ -27,6 +27,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -64,7 +65,7 @@ AROUND = {1: 12, 2: 2, 3: 1}
 SPREAD = 2.0
 """Sizes stay within such a factor of the spec's proportions."""
 GROWN = 1.5
-"""By such a factor a model is larger in earnest when one of its sizes is doubled."""
+"""A model counts as larger where one size, doubled, multiplies the share of the budget in use by more than this."""
 _FARTHEST = 2**62
 _PLENTY = 4096
 
@@ -378,13 +379,23 @@ class _Search:
         own = self.followers
         return followed(own, values["width"] / self.sizes["width"], self.multiple) if own else {}
 
+    def built(self, values: Values) -> Model:
+        """The model of these sizes. Raises ArchError where the spec is wrong, and notes a limit of the compiler."""
+        if self.of_run:
+            return self.model
+        try:
+            return load_found(self.found, {**self.given, **values, **self.follow(values)}, self.allow_noncausal)
+        except ArchError as problem:
+            if any(d.code == "E0404" for d in problem.diagnostics):
+                self.beyond[tuple(values[name] for name in self.sizes)] = problem
+            raise
+
     def count(self, values: Values) -> _Counted | None:
         """What a model holds and needs; None where the spec is wrong at these sizes."""
         key = tuple(values[name] for name in self.sizes)
         if key not in self.memo:
             try:
-                settings = {**self.given, **values, **self.follow(values)}
-                model = self.model if self.of_run else load_found(self.found, settings, self.allow_noncausal)
+                model = self.built(values)
                 params = self.report.params if self.of_run else estimate(model).params
                 run = self.run_at(values)
                 over = any(n > self.budget.get(name, n) for name, n in _Counted(params, None).counts.items())
@@ -394,8 +405,6 @@ class _Search:
             except ArchError as problem:
                 if any(hopeless(d.code) or d.code in ("E0504", "E0527") for d in problem.diagnostics):
                     raise
-                if any(d.code == "E0404" for d in problem.diagnostics):
-                    self.beyond[key] = problem
                 self.trouble = self.trouble or problem
                 self.memo[key] = None
         return self.memo[key]
@@ -455,14 +464,12 @@ class _Search:
         """The first step that is too large for a limit of the compiler; no memory is counted on the way."""
         while beyond - best > 1:
             middle = (best + beyond) // 2
-            values = at(middle)
-            try:
-                load_found(self.found, {**self.given, **values, **self.follow(values)}, self.allow_noncausal)
-            except ArchError as problem:
-                if any(d.code == "E0404" for d in problem.diagnostics):
-                    beyond = middle
-                    continue
-            best = middle
+            with suppress(ArchError):
+                self.built(at(middle))
+            if self.limit(at(middle)) is not None:
+                beyond = middle
+            else:
+                best = middle
         return beyond
 
     def _too_far(self, at: Callable[[int], Values], best: int) -> int:

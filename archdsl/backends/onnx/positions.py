@@ -149,18 +149,22 @@ class PositionsWriter(GraphWriter):
             return found
 
         def make() -> ir.Value:
-            real = builder.cast(valid, "int")
             if real_first:
-                count = add("ReduceSum", [real, [1]], {"keepdims": 1})
+                count = add("ReduceSum", [builder.cast(valid, "int"), [1]], {"keepdims": 1})
                 position = add("Max", [add("Sub", [count, 1]), 0])
             else:
-                position = add(
-                    "ArgMax", [builder.cast(valid, "float32")], {"axis": 1, "keepdims": 1, "select_last_index": 1}
-                )
+                position = self.first_real(valid, select_last_index=1)
             index: ir.Value = add("Unsqueeze", [position, [-1]])
             return index
 
         found = add("GatherND", [x, self.once("last", make)], {"batch_dims": 1})
+        return found
+
+    def first_real(self, valid: ir.Value, **more: int) -> ir.Value:
+        """The first real position of each row of a padding mask [batch, new]: [batch, 1]. CUDA has `ArgMax` for real
+        numbers alone."""
+        real = self.builder.cast(valid, "float32")
+        found: ir.Value = self.builder.add("ArgMax", [real], {"axis": 1, "keepdims": 1, **more})
         return found
 
     def counted(self, new: bool) -> ir.Value:
@@ -227,9 +231,7 @@ class PositionsWriter(GraphWriter):
         def make() -> ir.Value:
             valid = self.valid()
             assert valid is not None
-            first = add(
-                "ArgMax", [builder.cast(valid, "float32")], {"axis": 1, "keepdims": 1}
-            )  # CUDA has it for real numbers
+            first = self.first_real(valid)
             length = builder.scalar(size_of(self.new))
             position = add("Range", [builder.constant(0, "int"), length, builder.constant(1, "int")])
             found: ir.Value = add("Mod", [add("Add" if sign > 0 else "Sub", [position, first]), length])
