@@ -48,7 +48,8 @@ def attend(
         return y.flatten(1, 2).unsqueeze(2)
     if mask is not None and shared > 1:  # fused kernels have a mask, or heads that share keys
         k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
-    gqa, causal = mask is None and shared > 1, causal and mask is None and q.size(2) > 1
+    gqa = k.size(1) < q.size(1)
+    causal = causal and mask is None and q.size(2) > 1
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=gqa)
 # fmt: on
 
