@@ -42,9 +42,9 @@ class LossMemory(Frozen):
     """Bytes that a loss adds at its peak, the logits included."""
 
     forward: float
-    """Added to what is alive when the forward pass ends."""
+    """Bytes beyond what is alive when the forward pass ends."""
     backward: float
-    """Added to what the forward pass keeps for the backward pass."""
+    """Bytes beyond what the forward pass keeps for the backward pass."""
 
 
 def of_logits(sized: Sized, outputs: Sequence[Value], loss: Loss) -> LossMemory:

@@ -61,7 +61,7 @@ class MemoryAsked(BaseModel):
     """Which kernel computes the cross-entropy; None for decoding."""
     decode: bool
     weights: str
-    """The type of matrices, `dtype` unless they are of fewer bits."""
+    """Element type of the weight matrices: `dtype`, or one of fewer bits, such as int4."""
     kv_cache: str
     batch: int
 
@@ -75,7 +75,7 @@ class Workload(StepPlan):
     decode: bool = False
 
     def asked(self, loss: str | None) -> MemoryAsked:
-        """Return what a report says of it; `loss` is the kernel of the cross-entropy that was taken."""
+        """Return these options as a report shows them; `loss` names the kernel of the cross-entropy."""
         return MemoryAsked(
             dtype=self.dtype,
             optimizer=None if self.decode else self.optimizer,

@@ -71,7 +71,7 @@ def conditions(model: Model) -> tuple[Condition, ...]:
 
 
 def named_message(c: Condition) -> str:
-    """Return the message of a condition on fields, with the condition where the text names none of them."""
+    """Return the message of a condition on Config fields; a text that names none of them begins with the condition."""
     if c.message == SIZES:
         return c.message
     left, op, right = c.left, c.op, c.right
@@ -87,8 +87,8 @@ def named_message(c: Condition) -> str:
 
 
 def choices(model: Model) -> dict[str, bool | str | None]:
-    """Return the hyper-parameters of a model that are no numbers but true, false, a word or none, as Python values by
-    name. The graph is built for them."""
+    """Return the hyper-parameters of a model that are a bool, a word or none, by name, as Python values. The graph is
+    built for them."""
     blocks = {h.name for h in model.block.header.hypers or () if h.kind == "block"}
     values = {n: v.name if isinstance(v, EnumValue) else v for n, v in model.block.hypers.items() if n not in blocks}
     return {n: v for n, v in values.items() if v is None or isinstance(v, bool | str)}

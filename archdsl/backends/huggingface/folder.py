@@ -107,8 +107,8 @@ def save(
 
 
 def _refused(problem: ArchError, no_type: ArchError | None) -> ArchError:
-    """Return the error for a model that is not written as remote code, with why it is no native type, or that this was
-    not looked for."""
+    """Return `problem`, which refuses remote code, with a note: why the model is no native type (`no_type`), or that
+    one was not looked for."""
     first, *others = problem.diagnostics
     if no_type is None:
         notes: tuple[str, ...] = ("as a type of transformers, without `--remote-code`, it may have a folder",)

@@ -29,7 +29,7 @@ class LibraryWriter(FileWriter):
     classes: LibraryClasses
 
     def __init__(self, model: Model, stem: str, options: Sequence[str] = ()) -> None:
-        """`stem` is what the names of both files end in; `options` are those of the command that writes them again."""
+        """Prepare the two files of a folder, `…_{stem}.py`; `options` stand in the command that their headers give."""
         classes = LibraryClasses(model)
         super().__init__(classes.model, classes=classes)
         self.original, self.stem, self.options = model, stem, options

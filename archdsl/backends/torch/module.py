@@ -139,7 +139,7 @@ class FileWriter:
     # --- top of the file ---
 
     def header(self, to: Sequence[str]) -> str:
-        """The docstring of a file, which was compiled `--to` that back end, with further options."""
+        """Return the docstring of an emitted file, with the command that makes it; `to` is what follows `--to`."""
         model = self.original
         title = first_sentence(model.doc) or f"{model.name}."
         digest = hashlib.sha256(model.source_text.encode()).hexdigest()[:12]

@@ -108,7 +108,7 @@ class StepScope(TorchNodeScope):
         return self.newest(i) if self._is_own_padding(i) else super().input(i)
 
     def _at_all_positions(self, i: int) -> bool:
-        """Whether an input has the positions of earlier steps, too."""
+        """Return whether input `i` holds the positions of earlier steps beside the new ones."""
         value, roles = self.node.inputs[i], self.lowering.roles
         key = self.lowering.declared.get(self.node, self.node), i
         padding = isinstance(value, Value) and value.dtype == "padding"
