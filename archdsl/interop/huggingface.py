@@ -272,6 +272,8 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
         if name is None and f.ours in found.values and not f.kinds:
             continue  # the first default counts, and what the config says
         there = [n for n in f.names if n in leaves]
+        if name is not None and name != there[0] and isinstance(leaves[name], bool):
+            name = None  # transformers takes null for false there, and not for what another field says
         default = "null" if there and not f.kinds else f.default
         value = leaves[name] if name is not None else json.loads(default or "null")
         for n in there if not f.kinds else ():  # another name of the field, where it is none of another field

@@ -108,6 +108,7 @@ def test_a_sample_is_compared_again(name: str) -> None:
         ("falcon", {"parallel_attn": None}),
         ("gpt_neox", {"rotary_pct": 0.5}),
         ("imagegpt", {"reorder_and_upcast_attn": True}),
+        ("longt5", {"scale_decoder_outputs": None}),
         ("modernbert", {"classifier_activation": "relu"}),
         ("recurrent_gemma", {"block_types": ["attention", "recurrent", "recurrent"]}),
         ("switch_transformers", {"router_dtype": "bfloat16"}),
