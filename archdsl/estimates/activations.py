@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
@@ -24,6 +25,7 @@ from archdsl.estimates.flops import demand_sizes, sizes_at
 from archdsl.estimates.head import head_of
 from archdsl.estimates.kernels import Cut, Sized, is_view, viewed
 from archdsl.estimates.loss import CHUNK, Loss, LossMemory, default_loss, of_logits
+from archdsl.frozen import Frozen
 from archdsl.ir.cost import Cost, elements, whole_at
 from archdsl.ir.graph import CallNode, Input, Model, Node, OpNode, Value
 from archdsl.ir.op import Saved
@@ -136,7 +138,7 @@ def estimate(
     inputs = inputs_of(graph, saving)
     fixed += inputs
     walked = walk.run(lambda w: saving.bytes(Value(w.weight.shape, w.weight.dtype)))
-    events = [Event(event=e, bytes=round(at) + fixed, peak=round(most) + fixed) for e, at, most in walked]
+    events = [Event(event=s.event, bytes=round(s.live) + fixed, peak=round(s.most) + fixed) for s in walked]
     after = fixed + gradients
     events.append(Event(event="optimizer step", bytes=after, peak=after + optimizer))
     top = max(events, key=lambda e: e.peak)
@@ -298,6 +300,22 @@ def recomputed_layers(model: Model, checkpoint: Checkpoint, every: int = 1) -> C
     return layer
 
 
+class Stretch(Frozen):
+    """What is alive while one part of the model is computed forwards or backwards, or the objective; bytes."""
+
+    phase: Literal["forward", "objective", "backward"]
+    part: str
+    """A path of weights, `model` for what stands in the model itself; "" for the objective."""
+    live: float
+    """At its end."""
+    most: float
+
+    @property
+    def event(self) -> str:
+        """Return what reports call it."""
+        return f"{self.phase} {self.part}" if self.part else self.phase
+
+
 class StepWalk:
     """One micro-batch of a step, in some nodes that follow each other: the tensors alive, op by op, forwards and
     backwards.
@@ -343,7 +361,7 @@ class StepWalk:
         self.entering = sum(map(saving.bytes, others))
         """Bytes that other nodes hand on."""
         self.live = self.most = 0.0
-        self.events: list[tuple[str, float, float]] = []
+        self.stretches: list[Stretch] = []
 
     def keep(self, numbers: list[int], again: bool) -> None:
         """Note what nodes that follow each other keep."""
@@ -362,9 +380,8 @@ class StepWalk:
             self.again[numbers[-1]] = kept
         self.kept |= first if again else kept
 
-    def run(self, gradient: Callable[[FlatWeight], float]) -> list[tuple[str, float, float]]:
-        """Walk forwards and backwards. `gradient` returns the bytes of that of a weight. Return events, each with the
-        bytes alive at its end, and the most within it."""
+    def run(self, gradient: Callable[[FlatWeight], float]) -> list[Stretch]:
+        """Walk forwards and backwards. `gradient` returns the bytes of that of a weight."""
         self.forward(self.kept)
         made: Mapping[str, FlatWeight] = {}
         if self.loss is not None:
@@ -375,17 +392,18 @@ class StepWalk:
             self.live = kept + sum(map(self.saving.bytes, self.outputs)) + sum(map(gradient, made.values()))
             self.close("objective")
         self.backward(gradient, made)
-        return self.events
+        return self.stretches
 
     def add(self, size: float) -> None:
         self.live += size
         self.most = max(self.most, self.live)
 
-    def close(self, event: str) -> None:
-        """End an event, or more of the last one."""
-        if self.events and self.events[-1][0] == event:
-            self.most = max(self.most, self.events.pop()[2])
-        self.events.append((event, self.live, self.most))
+    def close(self, phase: Literal["forward", "objective", "backward"], part: str = "") -> None:
+        """End a stretch, or more of the last one."""
+        last = self.stretches[-1] if self.stretches else None
+        if last is not None and (last.phase, last.part) == (phase, part):
+            self.most = max(self.most, self.stretches.pop().most)
+        self.stretches.append(Stretch(phase, part, self.live, self.most))
         self.most = self.live
 
     def forward(self, keep: Container[Value | tuple[object, ...]] = ()) -> None:
@@ -406,7 +424,7 @@ class StepWalk:
             over = {root(v) for v in (*node.inputs, *node.outputs) if isinstance(v, Value)}
             self.live -= sum(alive.pop(v, 0.0) for v in over if last[v] == i and v not in keep)
             self.live -= sum(size for key, size in inside.items() if key not in keep)
-            self.close(f"forward {part_of(node)}")
+            self.close("forward", part_of(node))
 
     def backward(self, gradient: Callable[[FlatWeight], float], made: Mapping[str, FlatWeight]) -> None:
         """Each gradient from the op that gives it first to the op that made its tensor; those of weights stay. Of some
@@ -426,7 +444,7 @@ class StepWalk:
             if not isinstance(node, FlatParam) and not is_view(node) and any(map(self.saving.depends, node.outputs)):
                 self.gradients(i, gradients, weights, gradient)
             self.live -= sum(alive.pop(key, 0.0) for key in ends.get(i, ()))
-            self.close(f"backward {part_of(node)}")
+            self.close("backward", part_of(node))
 
     def gradients(
         self, i: int, gradients: dict[Value, float], weights: set[str], gradient: Callable[[FlatWeight], float]
@@ -496,11 +514,10 @@ class ChunkedCrossEntropy(CrossEntropy):
         whole = StepWalk(
             self.nodes, self.outputs, saving, "none", lambda _: "", CrossEntropy("eager", self.outputs, saving)
         )
-        events = whole.run(lambda _: 0.0)
-        loss = next(i for i, (event, _, _) in enumerate(events) if event == "objective")
+        stretches = whole.run(lambda _: 0.0)
         forward, backward = (
-            part * (max(most for _, _, most in some) - whole.entering)
-            for some in (events[: loss + 1], events[loss + 1 :])
+            part * (max(s.most for s in stretches if (s.phase == "backward") == back) - whole.entering)
+            for back in (False, True)
         )
         hidden = sum(map(saving.bytes, self.reads))
         gradients = sum(

@@ -185,7 +185,7 @@ class Inference:
         for i in range(stage, len(step.chunks), self.mesh.pp):
             walk = StepWalk(step.chunks[i].nodes, step.passed(i), saving, "none", lambda _: "")
             walk.forward()
-            most = max(most, *(peak for _, _, peak in walk.events))
+            most = max(most, *(s.most for s in walk.stretches))
         return round(most)
 
     def bytes(self, tensor: Tensor) -> int:

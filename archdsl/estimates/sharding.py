@@ -23,7 +23,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, error
-from archdsl.estimates.activations import Saving, StepWalk, cross_entropy, inputs_of, recomputed_layers
+from archdsl.estimates.activations import Saving, StepWalk, Stretch, cross_entropy, inputs_of, recomputed_layers
 from archdsl.estimates.dtypes import BYTES, Dtype, Low, width
 from archdsl.estimates.flops import demand_sizes, sizes_at
 from archdsl.estimates.kernels import Cut, Exchange
@@ -712,9 +712,9 @@ class Step:
         step = fixed if plan.micro_batches > 1 else fixed + gradients
         working = step_temporaries(kept, plan.dtype, plan.optimizer, plan.master_weights)
         peaks = [
-            (event, fixed + gathered.during(event) + round(activations - size + most))
+            (stretch.event, fixed + gathered.during(stretch) + round(activations - size + stretch.most))
             for piece, size in zip(reversed(walks), reversed(saved), strict=True)
-            for event, _, most in self.events(piece)
+            for stretch in self.stretches(piece)
         ]
         peaks += [(peaks[-1][0], step + gathered.at_end), ("optimizer step", step + working)]
         peak_at, total = max(peaks, key=lambda p: p[1])
@@ -736,7 +736,7 @@ class Step:
             sent=sent,
         )
 
-    def events(self, piece: StepWalk) -> list[tuple[str, float, float]]:
+    def stretches(self, piece: StepWalk) -> list[Stretch]:
         """What is alive in a micro-batch of a piece: gradients of weights come in the backward of the only one."""
         plan = self.plan
         grain = BYTES[plan.gradient_dtype or plan.dtype] if plan.micro_batches == 1 else 0
@@ -884,14 +884,13 @@ class Gathered(Frozen):
     gradient: int
     """Bytes of a number of the gradients that are reduced, which are a copy."""
 
-    def during(self, event: str) -> int:
-        """Return the bytes in an event, without the gradients of `rest`."""
-        way, _, part = event.partition(" ")
-        if way == "objective":
+    def during(self, stretch: Stretch) -> int:
+        """Return the bytes in a stretch, without the gradients of `rest`."""
+        if stretch.phase == "objective":
             return self.weight * self.rest
-        if not layer_of(f"{part}.")[0]:
+        if not layer_of(stretch.part)[0]:
             return self.weight * (self.rest + self.layer)
-        reduced = (self.weight + self.gradient) * self.layer if way == "backward" else 0
+        reduced = (self.weight + self.gradient) * self.layer if stretch.phase == "backward" else 0
         return self.weight * (self.rest + self.layers * self.layer) + reduced
 
     @property
