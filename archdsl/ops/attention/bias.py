@@ -259,7 +259,7 @@ class TransformerXL(Position):
         scores = g.MatMul(g.Mul(g.Add(x, v), head_dim**-0.5), r)
         if g.by_row:
             # A column for each pair; that of a key at no position is not looked at.
-            column = g.Max(g.Min(g.Add(g.Sub(key, query), first), g.Mul(first, 2)), 0)
+            column = g.Max(g.Add(g.Min(g.Sub(key, query), first), first), 0)
             return g.Add(x, u), g.GatherElements(scores, g.Expand(column, [g.Shape(scores, end=3), 1]), axis=-1)
         # Each row begins one position before the one above it; with one position fewer in a row, it stands where it
         # should.
