@@ -56,6 +56,7 @@ import archdsl
 from archdsl.backends.onnx.step import write_steps
 from archdsl.backends.onnx.store import Storage, save
 from archdsl.backends.onnx.targets import GraphOptions
+from archdsl.run.binding import BoundSession
 
 THREADS = 2
 OPSET = 24  # exported in the same version, which is faster than the default of `torch.onnx.export`
@@ -275,13 +276,11 @@ class Bench:
         for way in (*OURS, "exported"):
             session = self.session(way, f"{way}.onnx")
             if session is not None:
-                feed = {session.get_inputs()[0].name: tokens.numpy()}
-                ways[way] = lambda s=session, f=feed: s.run(None, f)[0]
+                ways[way] = bound(session, {session.get_inputs()[0].name: tokens.numpy()})
         session = self.session(LAST, f"{LAST}-step.onnx")
         if session is not None:
             given = (tokens, torch.ones_like(tokens), torch.arange(length)[None])
-            feed = self.fed([i.name for i in session.get_inputs()], given, self.past(1, 0))
-            ways[LAST] = lambda s=session, f=feed: s.run(None, f)[0]
+            ways[LAST] = bound(session, self.fed([i.name for i in session.get_inputs()], given, self.past(1, 0)))
         ways["torch eager"] = lambda: self.module(tokens).numpy()
         if compiled:
             fast = torch.compile(self.module)
@@ -298,10 +297,8 @@ class Bench:
         ways: dict[str, Run] = {}
         for way in (*OURS, "exported"):
             session = self.session(way, f"{way}-step.onnx")
-            if session is None:
-                continue
-            feed = self.fed([i.name for i in session.get_inputs()], given, past)
-            ways[way] = lambda s=session, f=feed: s.run(None, f)[0]
+            if session is not None:
+                ways[way] = bound(session, self.fed([i.name for i in session.get_inputs()], given, past))
         ways["torch eager"] = lambda: self.cached(*given, past)[0].numpy()
         fast = torch.compile(self.cached)
         ways["torch.compile"] = lambda: fast(*given, past)[0].numpy()
@@ -347,6 +344,13 @@ class Bench:
                     spent[way].append(1e3 * (time.perf_counter() - start))
         for way, times in spent.items():
             self.of(way)[key] = statistics.median(times)
+
+
+def bound(session: onnxruntime.InferenceSession, feed: Mapping[str, Any]) -> Run:
+    """A run whose inputs are onnxruntime's, as its outputs are; the first of them becomes an array."""
+    made = BoundSession(session)
+    given = {name: made.tensor(name, x) for name, x in feed.items()}
+    return lambda: made.run(given)[made.outputs[0]].numpy()
 
 
 def verdicts(results: Mapping[str, Mapping[str, Found]]) -> list[tuple[str, float, float, bool]]:

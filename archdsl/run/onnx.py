@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -23,9 +23,10 @@ from pydantic import BaseModel
 from archdsl.backends.onnx import demand_packages
 from archdsl.backends.onnx.targets import TARGETS, GraphOptions
 from archdsl.diagnostics import ArchError, error
-from archdsl.diagnostics.exhausted import exhausted, exhaustion_told
+from archdsl.diagnostics.exhausted import exhaustion_told
 from archdsl.ir.graph import Model, Value
-from archdsl.run.smoke import TensorInfo, input_shapes, one_line
+from archdsl.run.binding import BoundSession, asking_runtime
+from archdsl.run.smoke import TensorInfo, input_shapes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,7 +64,8 @@ class OnnxRunReport(BaseModel):
     """Why nothing is decoded."""
     milliseconds: dict[str, float]
     """`write`: the graphs; `weights`: drawing or reading them; `load`: the session; `first`: the first run; `forward`:
-    the median of five more; `prefill`: the prompt in the graph of a step; `token`: the median of the steps after it."""
+    the median of five more; `prefill`: the prompt in the graph of a step; `token`: the median of the steps after it.
+    Outputs stay on the device."""
 
 
 class Stopwatch:
@@ -111,7 +113,7 @@ def run(
             decoder = open_decoder(made, made.steps, device)
             chunks = chunks_of(decoder, inputs)
             for _ in range(2):  # the first time, onnxruntime sets memory aside
-                asking_runtime(lambda: decoder.run(inputs, chunks), "run the graph of a step")
+                decoder.run(inputs, chunks)
             prompt = chunks[0]
             timed.milliseconds["prefill"] = decoder.milliseconds[0]
             if len(chunks) > 1:
@@ -195,16 +197,17 @@ def _whole(
 ) -> tuple[dict[str, NDArray[Any]], list[str]]:
     """The outputs for whole sequences, and what the session runs on. Its weights are in memory as long as it is."""
     with timed("load"):
-        session = open_session(made.graphs[WHOLE], made.numbers, device)
+        bound = BoundSession(open_session(made.graphs[WHOLE], made.numbers, device))
+    given = {name: bound.tensor(name, inputs[name]) for name in bound.inputs}
     with timed("first"):
-        found = run_session(session, inputs)
+        found = bound.run(given)
     times = []
     for _ in range(RUNS):
         start = perf_counter()
-        run_session(session, inputs)
+        bound.run(given)
         times.append(1e3 * (perf_counter() - start))
     timed.milliseconds["forward"] = median(times)
-    return found, session.get_providers()
+    return {name: value.numpy() for name, value in found.items()}, bound.session.get_providers()
 
 
 def _step_graphs(
@@ -269,27 +272,9 @@ def open_session(written: Written, numbers: Path, device: str) -> Any:
 
 def run_session(session: Any, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """The outputs by name."""
-    from archdsl.run.onnx_decoder import NUMPY
-
-    feeds: dict[str, NDArray[Any]] = {i.name: inputs[i.name].astype(NUMPY[i.type]) for i in session.get_inputs()}
-    names = [o.name for o in session.get_outputs()]
-    found = asking_runtime(lambda: session.run(None, feeds), "run the graph")
-    return dict(zip(names, found, strict=True))
-
-
-def asking_runtime(work: Callable[[], Any], what: str) -> Any:
-    try:
-        return work()
-    except Exception as problem:
-        if not type(problem).__module__.startswith("onnxruntime"):
-            raise
-        if (told := exhausted(problem)) is not None:
-            raise told from None
-        raise error(
-            "E0503",
-            f"onnxruntime could not {what}: {one_line(problem)[:300]}",
-            help="give another `--seq` or `--batch`, or another `--target` or `--dtype`",
-        ) from None
+    bound = BoundSession(session)
+    found = bound.run({name: bound.tensor(name, inputs[name]) for name in bound.inputs})
+    return {name: value.numpy() for name, value in found.items()}
 
 
 def _outside_in_float32(written: Written) -> None:

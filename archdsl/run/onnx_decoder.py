@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from archdsl.passes.decode import DecodePlan
+from archdsl.run.binding import NUMPY, BoundSession
 from archdsl.run.sequences import Sequences
 
 if TYPE_CHECKING:
@@ -16,38 +17,28 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[Any]]
 
-NUMPY = {
-    "tensor(float)": np.float32,
-    "tensor(float16)": np.float16,
-    "tensor(double)": np.float64,
-    "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32,
-    "tensor(bool)": np.bool_,
-}
-"""The types of onnxruntime's inputs."""
-
 
 class Decoder(Sequences):
     """The graphs of `write_steps` in sessions of onnxruntime: `model`, and `encoder` where there is one."""
 
     def __init__(self, steps: DecodePlan, sessions: Mapping[str, Any]) -> None:
         super().__init__(steps)
-        self.step = sessions["model"]
-        self.encoder = sessions.get("encoder")
-        self.inputs = {i.name: i for i in self.step.get_inputs()}
-        self.outputs = [o.name for o in self.step.get_outputs()]
+        self.step = BoundSession(sessions["model"])
+        self.encoder = BoundSession(sessions["encoder"]) if "encoder" in sessions else None
         self.ids = next((n for n, v in self.model.inputs if v is steps.ids), None)
         """The input of the model that a step calls `input_ids`."""
         own = {n for n, v in self.model.inputs if v.dtype == "padding"}
-        self.padded = "attention_mask" in self.inputs and not own & self.moving.keys()
+        self.padded = "attention_mask" in self.step.inputs and not own & self.moving.keys()
         """Whether rows may be padded by `attention_mask` alone."""
         self.milliseconds: list[float] = []
-        """Of each step of the latest run."""
+        """Of each step of the latest run, whose outputs stay on the device."""
 
     def run(self, inputs: Arrays, chunks: Sequence[int], mask: NDArray[Any] | None = None) -> NDArray[Any]:
         """The first output at all positions, the sequence being given in chunks: `(5, 1, 1)` is a prompt of five tokens
         and two steps. `inputs` are the model's, for the whole sequence; `mask` [batch, time] is 1 where a token is
-        real."""
+        real. What a step keeps for the next stays on the device.
+
+        Raises ArchError E0503 where onnxruntime cannot run a graph."""
         batch, time = len(next(iter(inputs.values()))), sum(chunks)
         mask = np.ones((batch, time), np.int64) if mask is None else mask
         positions = np.maximum(np.cumsum(mask, 1) - 1, 0)
@@ -55,43 +46,38 @@ class Decoder(Sequences):
         state, found, at = self._start(inputs), [], 0
         self.milliseconds = []
         for count in chunks:
-            feed: dict[str, NDArray[Any]] = {
+            new: dict[str, NDArray[Any]] = {
                 "attention_mask": mask[:, : at + count],
                 "position_ids": positions[:, at : at + count],
                 "past_length": np.array([at]),
                 **{("input_ids" if n == self.ids else n): self._part(x, n, at, count) for n, x in inputs.items()},
-                **once,
-                **state,
             }
+            kept = {**once, **state}
             start = perf_counter()
-            first, *kept = self.step.run(None, {n: self._typed(n, feed[n]) for n in self.inputs})
+            feed = {n: kept[n] if n in kept else self.step.tensor(n, new[n]) for n in self.step.inputs}
+            outputs = self.step.run(feed)
             self.milliseconds.append(1e3 * (perf_counter() - start))
-            found.append(first)
-            names = [n.replace("present.", "past_key_values.", 1) for n in self.outputs[1:]]
-            state = dict(zip(names, kept, strict=True))
+            first, *later = outputs
+            found.append(outputs[first].numpy())
+            state = {n.replace("present.", "past_key_values.", 1): outputs[n] for n in later}
             at += count
         return np.concatenate(found, self.axis)
 
-    def _once(self, inputs: Arrays) -> dict[str, NDArray[Any]]:
-        """What is computed before the first step."""
+    def _once(self, inputs: Arrays) -> dict[str, Any]:
+        """Return what is computed before the first step, on the device."""
         assert self.encoder is not None
-        names = [o.name for o in self.encoder.get_outputs()]
-        feed: Arrays = {i.name: inputs[i.name].astype(NUMPY[i.type]) for i in self.encoder.get_inputs()}
-        return dict(zip(names, self.encoder.run(None, feed), strict=True))
+        return self.encoder.run({n: self.encoder.tensor(n, inputs[n]) for n in self.encoder.inputs})
 
-    def _start(self, inputs: Arrays) -> dict[str, NDArray[Any]]:
-        """What is kept before the first step: nothing."""
+    def _start(self, inputs: Arrays) -> dict[str, Any]:
+        """Return what is kept before the first step: nothing."""
         shapes = ((v.shape, inputs[name].shape) for name, v in self.model.inputs)
         known = {str(d.value): n for dims, sizes in shapes for d, n in zip(dims, sizes, strict=True)}
         known |= {"batch_size": len(next(iter(inputs.values()))), "past_sequence_length": 0}
         return {
-            name: np.zeros([known.get(d, d) for d in i.shape], NUMPY[i.type])
-            for name, i in self.inputs.items()
-            if name.replace("past_key_values.", "present.", 1) in self.outputs
+            name: self.step.tensor(name, np.zeros([known.get(d, d) for d in i.shape], NUMPY[i.type]))
+            for name, i in self.step.inputs.items()
+            if name.replace("past_key_values.", "present.", 1) in self.step.outputs
         }
 
     def _part(self, x: NDArray[Any], name: str, at: int, count: int) -> NDArray[Any]:
         return x.take(range(at, at + count), self.moving[name]) if name in self.moving else x
-
-    def _typed(self, name: str, x: NDArray[Any]) -> NDArray[Any]:
-        return x.astype(NUMPY[self.inputs[name].type], copy=False)

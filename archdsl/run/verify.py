@@ -21,7 +21,6 @@ from archdsl.run.onnx import (
     NOT_ASKED,
     WHOLE,
     Stopwatch,
-    asking_runtime,
     chunks_of,
     demand_room,
     demand_runtime,
@@ -292,12 +291,8 @@ def _steps(
     chunks, axis = chunks_of(decoder, inputs), decoder.axis
     prompt, time = chunks[0], sum(chunks)
 
-    def decoded(given: Mapping[str, NDArray[Any]], mask: NDArray[Any] | None = None) -> NDArray[Any]:
-        found: NDArray[Any] = asking_runtime(lambda: decoder.run(given, chunks, mask), "run the graph of a step")
-        return found
-
     whole = next(iter(expect(inputs).values()))
-    found = _by_steps(decoded(inputs), whole, chunks, axis, dtype)
+    found = _by_steps(decoder.run(inputs, chunks), whole, chunks, axis, dtype)
     last, cut = len(whole) - 1, max(1, prompt // 3)
     if not decoder.padded or prompt == 1:
         return found
@@ -305,7 +300,8 @@ def _steps(
     if alone is None:
         return found
     for side, real in _sides(prompt, time, cut):
-        result = decoded(*decoder.moved(inputs, last, real))
+        given, mask = decoder.moved(inputs, last, real)
+        result = decoder.run(given, chunks, mask)
         # What stands at the filling is nobody's.
         whole[last], result[last] = 0, _at(result[last], real, axis - 1)
         np.moveaxis(whole[last], axis - 1, 0)[: len(real)] = np.moveaxis(alone[0], axis - 1, 0)

@@ -1,0 +1,74 @@
+"""What a step keeps for the next stays in onnxruntime, on its device: no cache becomes an array of the host."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import onnxruntime
+import pytest
+from decode_tools import decoder, inputs_for, module_of
+from test_onnx_run import ENCODED
+
+import archdsl
+from archdsl.diagnostics import ArchError
+from archdsl.run.binding import BoundSession
+
+
+def test_outputs_of_a_step_are_inputs_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[tuple[BoundSession, dict[str, Any], dict[str, Any]]] = []
+    right, taken, arrays = BoundSession.run, onnxruntime.OrtValue.numpy, 0
+
+    def run(self: BoundSession, inputs: Any) -> Any:
+        runs.append((self, dict(inputs), right(self, inputs)))
+        return runs[-1][2]
+
+    def numpy(self: Any) -> Any:
+        nonlocal arrays
+        arrays += 1
+        return taken(self)
+
+    monkeypatch.setattr(BoundSession, "run", run)
+    monkeypatch.setattr(onnxruntime.OrtValue, "numpy", numpy)
+    model = archdsl.load(text=ENCODED)
+    inputs = {n: t.numpy() for n, t in inputs_for(model, {"batch": 2, "time": 6, "frames": 5}).items()}
+    decoder(model, module_of(model)).run(inputs, (3, 1, 1, 1))
+    (_, _, once), *steps = runs
+    assert (len(steps), arrays) == (4, 4), "the first output of each step, and nothing else"
+    for (_, _, before), (_, given, _) in pairwise(steps):
+        caches = {n: x for n, x in given.items() if n.startswith("past_key_values.")}
+        kept = once | {n.replace("present.", "past_key_values."): x for n, x in before.items()}
+        assert len(caches) == 4, "of the sequence and of what the encoder gives"
+        assert all(x is kept[n] for n, x in caches.items())
+    for bound, given, found in runs:
+        wanted = bound.session.run(None, {n: taken(given[n]) for n in bound.inputs})
+        assert all((taken(x) == y).all() for x, y in zip(found.values(), wanted, strict=True))
+
+
+def test_outputs_are_bound_on_the_device_of_the_session() -> None:
+    kept = object()
+    binding = Mock(get_outputs=Mock(return_value=[kept]))
+    session = Mock(
+        get_inputs=lambda: [SimpleNamespace(name="x", type="tensor(float)")],
+        get_outputs=lambda: [SimpleNamespace(name="y")],
+        get_providers=lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"],
+        get_provider_options=lambda: {"CUDAExecutionProvider": {"device_id": "1"}},
+        io_binding=lambda: binding,
+    )
+    given = object()
+    assert BoundSession(session).run({"x": given, "more": object()}) == {"y": kept}
+    binding.bind_ortvalue_input.assert_called_once_with("x", given)
+    binding.bind_output.assert_called_once_with("y", "cuda", 1)
+    session.run_with_iobinding.assert_called_once_with(binding)
+
+
+def test_a_graph_that_fails_is_a_diagnostic() -> None:
+    session = Mock(run_with_iobinding=Mock(side_effect=RuntimeError("Error in execution: two\nlines")))
+    session.configure_mock(get_inputs=list, get_outputs=list, get_providers=lambda: ["CPUExecutionProvider"])
+    with pytest.raises(ArchError, match=r"E0503\]: onnxruntime could not run the graph: two lines"):
+        BoundSession(session).run({})
+    session.run_with_iobinding.side_effect = RuntimeError("Failed to allocate memory for requested buffer of size 64")
+    with pytest.raises(ArchError, match="memory ran out: 64 bytes"):
+        BoundSession(session).run({})
