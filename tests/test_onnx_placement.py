@@ -17,6 +17,7 @@ from stub_cuda import Placed
 from zoo import sizes, tiny
 
 import archdsl
+from archdsl.backends.onnx.store import OnnxFiles
 from archdsl.diagnostics import ArchError
 
 pytestmark = [
@@ -29,8 +30,6 @@ TOO = ["gpt2", "llama3", "mixtral", "deepseek_v3", "t5", "mamba", "bloom", "mist
 """Families that are placed in bfloat16, too."""
 CUDNN = {"rnn_lm", "seq2seq_attention", "sparsely_gated_moe"}
 """Families with recurrent layers, which ask cuDNN, of which there is no stub."""
-EXPERTS = {"gpt_oss"}
-"""Families whose experts no operator of onnxruntime computes: their rows are cut at numbers that the host reads."""
 POOLING = {("show_attend_tell", "encoder")}
 """Graphs with MaxPool, which CUDA has up to opset 21; they run once, before the first step."""
 
@@ -50,7 +49,7 @@ def placed(paths: list[Path], libraries: Path) -> list[Placed]:
     return [Placed(**json.loads(line)) for line in done.stdout.splitlines()]
 
 
-def steps(families: Mapping[str, str], dtype: str, folder: Path) -> dict[tuple[str, str], Path]:
+def steps(families: Mapping[str, str], dtype: str, folder: Path) -> dict[tuple[str, str], tuple[Path, OnnxFiles]]:
     """The graphs of decoding of each family that has steps, by its name and what the graph is."""
     found = {}
     for family, name in families.items():
@@ -63,23 +62,28 @@ def steps(families: Mapping[str, str], dtype: str, folder: Path) -> dict[tuple[s
             if problem.diagnostics[0].code != "E0504":
                 raise
             continue
-        found |= {(family, Path(graph).stem.removeprefix(family).strip("_")): Path(graph) for graph in files.graphs}
+        found |= {(family, graph.stem.removeprefix(family).strip("_")): (graph, files) for graph in files.graphs}
     return found
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_steps_have_all_kernels_and_copy_once(dtype: str, libraries: Path, tmp_path: Path) -> None:
-    """What is copied is the length of the sequence, after which rows of tables and sizes of masks are made."""
+    """What is copied is the length of the sequence, after which rows of tables and sizes of masks are made; and, where
+    no operator computes the experts, which of them have rows."""
     families = FAMILIES if dtype == "float16" else {family: FAMILIES[family] for family in TOO}
     graphs = steps({f: name for f, name in families.items() if f not in CUDNN}, dtype, tmp_path)
     assert len(graphs) >= len(TOO)
-    for key, found in zip(graphs, placed([*graphs.values()], libraries), strict=True):
+    assert dtype != "float16" or {family for (family, _), (_, files) in graphs.items() if files.by_expert} == {
+        "gpt_oss"
+    }
+    places = placed([graph for graph, _ in graphs.values()], libraries)
+    for (key, (_, files)), found in zip(graphs.items(), places, strict=True):
         assert found.cuda > 0, (key, found.error)
         if key in POOLING:
             assert found.missing == ["MaxPool"]
             continue
         assert found.missing == [], key
-        assert (len(found.copies) <= 1) != (key[0] in EXPERTS), (key, found.copies)
+        assert (len(found.copies) <= 1) != bool(files.by_expert), (key, found.copies)
 
 
 def test_the_judge_sees_a_missing_kernel_and_copies(libraries: Path, tmp_path: Path) -> None:

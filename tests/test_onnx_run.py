@@ -13,6 +13,7 @@ import pytest
 import torch
 from cli_tools import Done, Run
 from test_onnx_files import SPEC
+from zoo.sizes import tables
 
 from archdsl.api import load, to_onnx
 from archdsl.backends.onnx.quantize import BITS, dequantized, in_rows, quantized, routers, shapes
@@ -590,6 +591,23 @@ def command(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callab
     monkeypatch.chdir(tmp_path)
     Path("tiny.arch").write_text(SPEC)
     return lambda line: run(*shlex.split(line))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--to torch -o m.py", "experts: on CUDA the CPU waits"),
+        ("--target portable -o m.onnx", "`--target ort-cuda` has one operator"),
+        ("--target ort-cuda --dtype float16 -o m.onnx", ""),
+        ("--target ort-cpu -o m.onnx", ""),
+    ],
+)
+def test_compile_says_what_waits_on_cuda(command: Callable[[str], Done], options: str, said: str) -> None:
+    sizes = " ".join(f"--set {name}={value}" for name, value in tables()["mixtral:mixtral_8x7b"].items())
+    status, _, err = command(f"compile mixtral {sizes} {options}")
+    assert status == 0
+    assert said in err
+    assert ("on CUDA" in err) == bool(said)
 
 
 def test_compile_writes_a_graph_and_says_what_it_lacks(command: Callable[[str], Done]) -> None:

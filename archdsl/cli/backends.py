@@ -140,6 +140,7 @@ def compile_(
         from archdsl.api import torch_source
         from archdsl.diagnostics import did_you_mean, error
         from archdsl.files import write_text
+        from archdsl.ir.walk import ops_below
 
         if to != "torch":
             help_ = did_you_mean(to, ["torch", "onnx", "hf"])
@@ -162,10 +163,9 @@ def compile_(
         )
         only_with(context, "--to onnx --decode", *of_steps)
         demand_other(output, spec)
+        model = load_model(spec, set, allow_noncausal)
         text = torch_source(
-            spec,
-            set=settings_of(set),
-            allow_noncausal=allow_noncausal,
+            model,
             features=[name.strip() for name in (with_ or "").split(",") if name.strip()],
             checkpoint=checkpoint,
         )
@@ -173,6 +173,8 @@ def compile_(
             sys.stdout.write(text)
         else:
             write_text(Path(output), text)
+        if any(node.active is not None for node in ops_below(model.block.graph)):
+            say("experts: on CUDA the CPU waits for the GPU in each layer, but in bfloat16 on sm90 and sm100")
         return
     only_with(context, "--to torch", "with_", "checkpoint")
     from archdsl.api import to_onnx
@@ -209,7 +211,7 @@ def compile_(
             progress=progress,
         )
     told = [spec, *(f"--set={s}" for s in set or ()), *(["--allow-noncausal"] if allow_noncausal else [])]
-    for line in files_view(files, told, dtype, quantize):
+    for line in files_view(files, told, dtype, quantize, target):
         say(line)
 
 

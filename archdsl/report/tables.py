@@ -383,9 +383,9 @@ def drawing(model: Model, what: str = "initializing") -> Iterator[Callable[[str,
         yield lambda path, numbers: bar.update(task, advance=numbers, description=path)
 
 
-def files_view(files: OnnxFiles, spec: Sequence[str], dtype: str, quantize: str | None) -> Iterator[str]:
-    """What there is to say of the files of a graph: weights that it lacks, which are quantized, and which runtimes do
-    not know it. `spec` is how a command is told the model."""
+def files_view(files: OnnxFiles, spec: Sequence[str], dtype: str, quantize: str | None, target: str) -> Iterator[str]:
+    """What there is to say of the files of a graph: weights that it lacks, which are quantized, which runtimes do not
+    know it, and what waits on CUDA. `spec` is how a command is told the model."""
     if not files.has_weights:
         put = shlex.join(["archdsl", "init", *spec, "--dtype", dtype, "-o", str(files.weights)])
         yield f"{files.graphs[0]} has no weights yet: `{put}` puts them where it looks"
@@ -395,6 +395,10 @@ def files_view(files: OnnxFiles, spec: Sequence[str], dtype: str, quantize: str 
         yield f"{quantize}: {share}; in {dtype}: {', '.join(dict.fromkeys(map(starred, files.plain))) or 'nothing'}"
     if files.remark:
         yield files.remark
+    if files.by_expert and target != "ort-cpu":
+        where = ", ".join(dict.fromkeys(map(starred, files.by_expert)))
+        other = "" if target == "ort-cuda" else "; `--target ort-cuda` has one operator for experts of two layers"
+        yield f"{where}: expert by expert, so on CUDA the CPU reads in each layer which of them have rows{other}"
 
 
 def import_view(report: ImportReport) -> Iterator[RenderableType]:

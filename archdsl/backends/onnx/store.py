@@ -81,6 +81,8 @@ class OnnxFiles(Frozen):
     """Files by which runtimes know a graph that decodes."""
     remark: str = ""
     """Why there are none, or not all."""
+    by_expert: tuple[str, ...] = ()
+    """Paths of experts that are computed one after the other: on CUDA the CPU reads which of them have rows."""
 
 
 class Storage(Frozen):
@@ -164,6 +166,7 @@ def save(graphs: Mapping[Path, Written], model: Model, storage: Storage) -> Onnx
         given,
         {path: prod(q.shape) for path, q in matrices.items()},
         {path: prod(_shape(x)) for w in every for path, x in w.weights.items()},
+        by_expert=tuple(dict.fromkeys(path for w in every for path in w.by_expert)),
     )
 
 

@@ -39,6 +39,8 @@ class Written(Frozen):
     dtype: str
     quantized: Mapping[str, Quantized] = field(default_factory=dict)
     """Matrices of few bits, by the path of the weight that each stands for."""
+    by_expert: tuple[str, ...] = ()
+    """Paths of experts that no operator computes at once."""
 
 
 def write(model: Model, options: GraphOptions) -> Written:
@@ -82,6 +84,8 @@ class GraphWriter:
         they stand one by one; None where they are read together."""
         self.parts: dict[ir.Value, list[ir.Value]] = {}
         """Weights of few experts, each by itself."""
+        self.by_expert: list[str] = []
+        """Paths of experts that are written one by one or in a loop."""
         self.elided: set[Value] = set()
         """Masks that need no tensor."""
         self.in_steps = False
@@ -134,7 +138,7 @@ class GraphWriter:
             producer_version=__version__,
             metadata_props={"source": self.model.source_name, "target": self.target.name},
         )
-        return Written(made, weights, builder.own, quantized)
+        return Written(made, weights, builder.own, quantized, tuple(self.by_expert))
 
     def own_input(self, name: str, value: Value) -> ir.Value:
         """An input of the model, by the name that it has in the graph."""
@@ -445,6 +449,7 @@ class GraphWriter:
         k = int(flat.node.active) if flat.node.active is not None else 1
         y = at_once(self, block, rows, chosen, count, k)
         if y is None:
+            self.by_expert.append(flat.path)
             y = self._by_expert(flat, block, rows, chosen, count, k)
         y = add("Reshape", [y, [-1, k, int(block.outputs[0].shape[-1])]])
         y = add("Mul", [y, add("Unsqueeze", [self.builder.cast(weights, self.builder.dtype(y)), [-1]])])
