@@ -134,6 +134,7 @@ def import_folder(
         settings.values,
         name,
         f"# {printable(output.stem)}: imported from {printable(source.resolve().name)}, a {kind}.",
+        settings.fields,
     )
     model = _loaded(output.name, text, family)
     demand_fixed(settings, model)
@@ -304,7 +305,7 @@ def _origin(folder: Folder | GgufFile, mapping: CheckpointFile) -> Model:
     settings = settings_of(mapping, folder.config)
     family = read_source(settings.spec, settings.spec.name)
     name = _model_name("checkpoint", family)
-    text = written(family, settings.model, settings.values, name, "# As it came.")
+    text = written(family, settings.model, settings.values, name, "# As it came.", settings.fields)
     model = _loaded("checkpoint.arch", text, family)
     demand_fixed(settings, model)
     return model

@@ -20,7 +20,7 @@ from archdsl.diagnostics import ArchError, Diagnostic, error, nearest, shortened
 from archdsl.diagnostics.source import Source, printable
 from archdsl.files import MAX_CONFIG, MAX_JSON, read_bytes, read_json, write_text, written_beside
 from archdsl.interop.checkpoint_file import CheckpointFile, MappedField, shipped
-from archdsl.interop.importing import CONSTANTS, MOST_LAYERS, Layers, counts_of, numbers_of, worth
+from archdsl.interop.importing import CONSTANTS, MOST_LAYERS, Layers, counts_of, numbers_of, whole, worth
 from archdsl.interop.mapping import Mapper, Shape, pattern
 from archdsl.passes.outline import OWN_TYPE
 from archdsl.syntax.parse import parse_expression, read_source
@@ -202,7 +202,7 @@ def _nearest(config: Mapping[str, Any], known: Mapping[str, CheckpointFile]) -> 
     """Return the type whose mapping reads most of the fields of a config, and the fields that it does not read. Types
     are compared with those of the same kind where the config says one: a decoder with decoders. Of two as near, the
     one with fewer fields of its own is nearer, and then the one of the more similar name."""
-    names = {n for n, v in config_fields(config) if not is_neutral(n) and v not in (None, [])}
+    names = {n for n, v in config_fields(config) if not is_neutral(n) and v not in (None, [], {})}
     decoder = re.search(r"CausalLM|LMHead", str(config.get("architectures"))) is not None
     kind = str(config.get("model_type"))
 
@@ -220,7 +220,7 @@ def _nearest(config: Mapping[str, Any], known: Mapping[str, CheckpointFile]) -> 
 def config_fields(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every field by its dotted name."""
     for name, value in config.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield from config_fields(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
@@ -233,6 +233,8 @@ class Settings:
     model: str
     spec: Path
     values: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, str] = field(default_factory=dict)
+    """Which field of the config says each value."""
     demands: list[tuple[MappedField, Any]] = field(default_factory=list)
     """Fields that the spec has fixed, and what they are."""
 
@@ -261,7 +263,7 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
     for above, below, ours in mapping.quotients:
         a, b = leaves.get(above), leaves.get(below)
         if isinstance(a, int) and isinstance(b, int) and b > 0:
-            found.values[ours] = a / b
+            found.values[ours], found.fields[ours] = a / b, f"{above} / {below}"
     counts = counts_of(mapping.spec, model) if any(f.kinds for f in mapping.fields) else {}
     first = {f.names[0] for f in mapping.fields}
     for f in mapping.fields:
@@ -282,17 +284,17 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
                 raise error("E0533", f"{text}, and `{n}`, its other name, {shortened(json.dumps(leaves[n]), 60)}")
         if f.kinds and value is not None:
             count = counts.get(f.ours, "layers")
-            layers = _layers(f, name or f.names[0], value, found.values.get(count))
+            layers = _layers(f, name or f.names[0], value, _number_of_layers(found, count))
             before = found.values.get(f.ours)
             found.values[f.ours] = layers if before is None else before.both(layers, name or f.names[0])
             found.values.setdefault(count, len(layers.names))
+            found.fields.setdefault(count, name or f.names[0])
         elif f.ours.isidentifier() and f.ours not in CONSTANTS:
+            said_by = found.fields.setdefault(f.ours, name or f.names[0])
             if found.values.setdefault(f.ours, value) not in (None, value):
+                text = f"`{name or f.names[0]}` of config.json is {shortened(json.dumps(value), 60)}"
                 other = shortened(json.dumps(found.values[f.ours]), 60)
-                raise error(
-                    "E0533",
-                    f"`{f.names[0]}` of config.json is {json.dumps(value)}, and another field says {other}",
-                )
+                raise error("E0533", f"{text}, `{said_by}` is {other}, and the spec has one `{f.ours}` for both")
             if found.values[f.ours] is None and f.default in (None, "null"):
                 del found.values[f.ours]
         elif value is not None or (there and f.default not in (None, "null")):
@@ -335,13 +337,23 @@ def _class(mapping: CheckpointFile, kind: str, name: Any, back: bool = False) ->
     return prefix + name if back else name.removeprefix(prefix)
 
 
-def _layers(f: MappedField, name: str, value: Any, count: Any) -> Layers:
+def _number_of_layers(settings: Settings, name: str) -> int | None:
+    """Return how many layers a config has, by the name of that in the spec; None where no field before says so. Raises
+    ArchError E0533 for what is no such number."""
+    count = whole(settings.values.get(name))
+    if count is None or (type(count) is int and 0 < count <= MOST_LAYERS):
+        return count
+    text = f"`{settings.fields[name]}` of config.json is {shortened(json.dumps(count), 60)}"
+    raise error("E0533", f"{text}, and the family has 1 to {MOST_LAYERS:,} layers")
+
+
+def _layers(f: MappedField, name: str, value: Any, count: int | None) -> Layers:
     """The kinds of `count` layers that a field says: by a list with one for each, a word with a letter for each, the
     indices of those that are `at`, or a number n where every nth is of the last kind. Raises ArchError E0533 for what
     is none of these, and where there are more or fewer layers."""
     known = [kind for kind, _ in f.kinds]
     value = [*value] if isinstance(value, str) else value
-    indices = range(count if type(count) is int and count <= MOST_LAYERS else 0)
+    indices = range(count or 0)
     if type(value) is int and value > 0:
         value = [known[0] if (i + 1) % value else known[-1] for i in indices]
     elif f.by_index and isinstance(value, list) and all(type(i) is int and i in indices for i in value):
@@ -352,8 +364,9 @@ def _layers(f: MappedField, name: str, value: Any, count: Any) -> Layers:
         said = f"`{name}` of config.json has {shortened(json.dumps(wrong[0]), 60)}"
         legal = f"{len(indices)} layers" if f.by_index else ", ".join(sorted({*known}))
         raise error("E0533", f"{said}, and the family has {legal}")
-    if type(count) is int and len(value) != count:
-        raise error("E0533", f"`{name}` of config.json has {len(value)} kinds of layers for {count} layers")
+    if len(value) != (count or len(value)) or not 0 < len(value) <= MOST_LAYERS:
+        most = f"{count} layers" if count else f"1 to {MOST_LAYERS:,} layers"
+        raise error("E0533", f"`{name}` of config.json has {len(value)} kinds of layers for {most}")
     first = dict(reversed(f.kinds))
     return Layers(tuple(first[str(k)] for k in value), {name: first[kind] for kind, name in f.kinds})
 

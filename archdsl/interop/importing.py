@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from archdsl.diagnostics import error, shortened
+from archdsl.diagnostics import ArchError, error, shortened
 from archdsl.diagnostics.source import Source
 from archdsl.frontend.load import module_of
 from archdsl.ir.dims import Num
@@ -66,9 +66,12 @@ class Layers:
         return f"{count} {'//' if rest else '/'} {period} * ({text}){over}"
 
 
-def written(source: Source, model: str, values: Values, name: str, comment: str) -> str:
+def written(
+    source: Source, model: str, values: Values, name: str, comment: str, fields: Mapping[str, str] | None = None
+) -> str:
     """The spec of one model of a family: its hyper-parameters, slots and `let`s have these values, conditions that they
-    decide are gone, and so is what nothing reads then. `values` maps names to JSON values."""
+    decide are gone, and so is what nothing reads then. `values` maps names to JSON values, and `fields` to the fields
+    of the config that say them. Raises ArchError E0533 for a value that the family cannot have."""
     tree = parse(source)
     declared = next((d for d in tree.declarations if isinstance(d, ast.ModelDecl) and d.name == model), None)
     if declared is None:
@@ -84,7 +87,7 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
         if isinstance(d, ast.Let):
             if d.name in values:
                 used.add(d.name)
-                _demand_kind(d.name, values[d.name], d.value, tree)
+                _demand_kind(d.name, values[d.name], d.value, tree, fields or {})
                 known[d.name] = values[d.name]
                 put(d.value, literal(values[d.name]))
             elif is_constant(d.value):
@@ -93,11 +96,11 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
     folded = {d.name: _folded(d.value, known) for d in lets}
     # What stood in columns with lines that go stands so no more.
     edits += [(d.span.start, d.value.span.start, f"let {d.name} = ") for d in lets]
-    values = {n: int(v) if isinstance(v, float) and v.is_integer() else v for n, v in values.items()}
+    values = {n: whole(v) for n, v in values.items()}
     for size in (*(h.name for h in declared.header.hypers or ()), *(s.key for s in declared.body.slots)):
         value = values.get(size, 1)
         if size not in known and not (isinstance(value, Layers) or (type(value) is int and value > 0)):
-            raise error("E0533", f"`{size}` is a whole number above 0, not {literal(value)[:60]}")
+            raise _unlike(size, value, "a whole number above 0", fields or {})
     sizes: dict[str, Any] = {}
     for hyper in declared.header.hypers or ():
         own = worth(hyper.default, sizes)
@@ -112,9 +115,8 @@ def written(source: Source, model: str, values: Values, name: str, comment: str)
             used.add(slot.key)
             own = [value.like.get(n) for n in layers_of(slot.value, sizes) or ()]
             if own != [*value.names]:
-                count = _count_of(slot, sizes)
-                _demand_layers(slot, value, sizes, count)
-                put(slot.value, value.text(count))
+                _demand_layers(slot, value, sizes)
+                put(slot.value, value.text(_count_of(slot, sizes)))
         elif slot.key in values and slot.key not in used and is_constant(slot.value):
             used.add(slot.key)
             put(slot.value, literal(value))
@@ -155,11 +157,9 @@ def _count_of(slot: ast.Slot, sizes: Container[str]) -> str:
     return "layers" if "layers" in names else next(iter(names), "layers")
 
 
-def _demand_layers(slot: ast.Slot, layers: Layers, sizes: Mapping[str, Any], count: str) -> None:
-    """Raise ArchError E0533 where a family cannot write its slot of layers anew, or there are more or fewer kinds."""
+def _demand_layers(slot: ast.Slot, layers: Layers, sizes: Mapping[str, Any]) -> None:
+    """Raise ArchError E0533 where a family cannot write its slot of layers anew."""
     names = [n.id for n in ast.walk(slot.value) if isinstance(n, ast.Name) and n.id not in sizes]
-    if len(layers.names) != sizes.get(count) or len(layers.names) > MOST_LAYERS:
-        raise error("E0533", f"config.json has {len(layers.names)} kinds of layers for {sizes.get(count)} layers")
     if any(layers.like.get(n) != n for n in names):
         raise error("E0533", f"the order of the kinds of layers is not {slot.value.span.text}, as the family has it")
 
@@ -188,12 +188,13 @@ def layers_of(expr: ast.Expr, sizes: Mapping[str, Any]) -> list[str] | None:
             return None if left is None or right is None or len(left + right) > MOST_LAYERS else left + right
         case ast.Binary("*", a, b):
             count, inner = worth(a, sizes), layers_of(b, sizes)
-            if isinstance(count, int | float) and inner is not None and len(inner) * count <= MOST_LAYERS:
+            fits = isinstance(count, int | float) and 0 <= count <= MOST_LAYERS
+            if fits and inner is not None and len(inner) * count <= MOST_LAYERS:
                 return inner * int(count)
     return None
 
 
-def _demand_kind(name: str, value: Any, default: ast.Expr, tree: ast.File) -> None:
+def _demand_kind(name: str, value: Any, default: ast.Expr, tree: ast.File, fields: Mapping[str, str]) -> None:
     """Raise ArchError E0533 for a value of a `let` that is of another kind than its own or, where conditions alone read
     it, that none of them knows."""
     own = constant(default) if is_constant(default) else None
@@ -203,17 +204,32 @@ def _demand_kind(name: str, value: Any, default: ast.Expr, tree: ast.File) -> No
         items = value if isinstance(value, list) and own is None else [value]
         fits = value is None or all(_is_number(n) for n in items)
     if not fits:
-        raise error("E0533", f"`{name}` of the family is {literal(own)}, and the config says {literal(value)[:60]}")
+        raise _unlike(name, value, f"{KINDS.get(type(own), 'a number')}: {literal(own)}", fields)
     comparisons = [n for n in ast.walk(tree) if isinstance(n, ast.Binary) and is_constant(n.right)]
     known = [constant(n.right) for n in comparisons if isinstance(n.left, ast.Name) and n.left.id == name]
     reads = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == name]
     if (isinstance(own, str) or (known and len(reads) == len(known))) and value not in (own, *known):
-        listed = ", ".join(sorted({literal(k).strip('"') for k in (own, *known)}))
-        raise error("E0533", f"`{name}` is one of {listed} in the family, not {shortened(str(value), 60)}")
+        listed = ", ".join(sorted({literal(k) for k in (own, *known)}))
+        raise _unlike(name, value, f"one of {listed}", fields)
+
+
+KINDS = {bool: "true or false", str: "a word"}
+"""What a `let` of a family is, by the type of its constant, where that is no number."""
+
+
+def _unlike(name: str, value: Any, what: str, fields: Mapping[str, str]) -> ArchError:
+    """Return the error of a value that is not `what` the family has under a name."""
+    said = f"`{fields[name]}` of config.json" if name in fields else f"`{name}`"
+    return error("E0533", f"{said} is {shortened(json.dumps(value), 60)}, and `{name}` of the family is {what}")
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def whole(value: Any) -> Any:
+    """Return a number as an int where it is whole, and anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def literal(value: Any) -> str:

@@ -271,6 +271,12 @@ UP = "model.layers.0.mlp.up_proj.weight"
         (None, {"model_type": None}, "has no `model_type`"),
         (None, {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}}, "rope_type"),
         (None, {"hidden_size": "import os"}, "import os"),
+        (
+            None,
+            {"intermediate_size": 0.5},
+            "`intermediate_size` of config.json is 0.5, and `hidden` of",
+        ),
+        (None, {"max_position_embeddings": {}}, "`max_position_embeddings` of config.json is {}"),
         (None, {"num_hidden_layers": 10**12}, "E0"),
         (None, {"num_hidden_layers": 10**400}, "E0"),
         (None, {"rms_norm_eps": {"__float__": "Infinity"}}, "E0"),
@@ -306,6 +312,7 @@ LLAMA4_LAYERS: list[tuple[dict[str, Any], str]] = [
     ({"layer_types": 4 * ["full_attention"]}, "layer 0 is as `near`, by the fields before it as `far`"),
     ({"layer_types": 3 * ["full_attention"]}, "`layer_types` of config.json has 3 kinds of layers for 4 layers"),
     ({"no_rope_layers": [1, 0]}, "`no_rope_layers` of config.json has 2 kinds of layers for 4 layers"),
+    ({"no_rope_layers": [], "num_hidden_layers": 0.5}, "`num_hidden_layers` of config.json is 0.5"),
     ({"moe_layers": [4]}, "`moe_layers` of config.json has 4, and the family has 4 layers"),
     ({"interleave_moe_layer_step": 0}, "`interleave_moe_layer_step` of config.json has 0"),
 ]
@@ -358,7 +365,7 @@ def test_null_is_no_default(folders: Any, tmp_path: Path) -> None:
     import_folder(changed(folders("mistral"), tmp_path / "hf", sliding_window=None), tmp_path / "m.arch")
     assert "window" not in body(tmp_path / "m.arch")
     null = changed(folders("cohere2"), tmp_path / "null", sliding_window=None)
-    assert "`window` is a whole number above 0, not none" in refused(null, tmp_path)
+    assert "`sliding_window` of config.json is null, and `window` of the family is a whole" in refused(null, tmp_path)
 
 
 def test_files_that_are_none(folders: Any, tmp_path: Path) -> None:
@@ -556,7 +563,10 @@ def test_kinds_of_layers(folders: Any, tmp_path: Path) -> None:
         ({"layer_types": ["full_attention", "chunked_attention"]}, '`layer_types` of config.json has "chunked_'),
         ({"layer_types": "full_attention"}, "`layer_types` of config.json has"),
         ({"layer_types": [["full_attention"], {}]}, "`layer_types` of config.json has"),
-        ({"layer_types": 20_000 * ["full_attention"], "num_hidden_layers": 20_000}, "20000 kinds of layers for 20000"),
+        (
+            {"layer_types": 20_000 * ["full_attention"], "num_hidden_layers": 20_000},
+            "`num_hidden_layers` of config.json",
+        ),
     ):
         (tmp_path / "hf" / "config.json").write_text(json.dumps(config | fields))
         assert message in refused(tmp_path / "hf" / "config.json", tmp_path)
@@ -564,7 +574,7 @@ def test_kinds_of_layers(folders: Any, tmp_path: Path) -> None:
 
 def test_fields_that_contradict(folders: Any, tmp_path: Path) -> None:
     folder = changed(folders("deepseek_v3"), tmp_path / "hf", num_key_value_heads=2)
-    assert "`num_key_value_heads` of config.json is 2, and another field says 4" in refused(folder, tmp_path)
+    assert "`num_key_value_heads` of config.json is 2, `num_attention_heads` is 4, and the" in refused(folder, tmp_path)
 
 
 def test_experts_in_one_tensor(folders: Any, tmp_path: Path) -> None:
