@@ -85,9 +85,9 @@ format: install ## rewrite the code as `check` wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: install clients ## run every script of benchmarks/
+bench: install clients ## run every script of benchmarks/ that needs no GPU
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	@set -e; for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script"; done
+	@set -e; for script in $(sort $(filter-out benchmarks/gpu.py,$(wildcard benchmarks/*.py))); do echo "== $$script"; $(BIN)/python "$$script"; done
 
 clean: ## remove caches and built distributions (rm -rf .venv .runtimes .clients .serving for the rest)
 	rm -rf build dist .matrix .hypothesis .mypy_cache .pytest_cache .ruff_cache
