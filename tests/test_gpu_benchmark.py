@@ -102,7 +102,8 @@ def test_a_second_call_goes_on_and_time_runs_out(tmp_path: Path) -> None:
     elsewhere counts for nothing, and without time no cell begins."""
     kept = {"status": "ok", "seconds": 1, "kept": 1.0}
     old = {**CPU, "status": "ok", "items": {"kept": kept}}
-    halfway = old | {"status": "failed", "items": {"llama3:llama3_8b": kept, "bloom:bloom_560m": {"status": "failed"}}}
+    failed = {"status": "failed", "seconds": 1}
+    halfway = old | {"status": "failed", "items": {"llama3:llama3_8b": kept, "bloom:bloom_560m": failed}}
     before = {"parity-float32": old, "tokens": halfway, "onnx": old | {"device": "cuda"}}
     (tmp_path / "results.json").write_text(json.dumps(before))
     assert start(tmp_path, "--only", "parity-float32", "tokens").returncode == 0
