@@ -36,8 +36,14 @@ int cudaMallocHost(void **p, size_t bytes) { return allocated(p, bytes); }
 int cudaHostAlloc(void **p, size_t bytes, unsigned flags) { return allocated(p, bytes); }
 int cudaFree(void *p) { free(p); return 0; }
 int cudaFreeHost(void *p) { free(p); return 0; }
-int cudaMemcpy(void *to, const void *from, size_t bytes, int kind) { memcpy(to, from, bytes); return 0; }
-int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream) { memcpy(to, from, bytes); return 0; }
+static size_t to_host; // kind 2 copies from the device
+static void copy(void *to, const void *from, size_t bytes, int kind) {
+  memcpy(to, from, bytes);
+  to_host += kind == 2 ? bytes : 0;
+}
+size_t stub_bytes_to_host() { return to_host; }
+int cudaMemcpy(void *to, const void *from, size_t bytes, int kind) { copy(to, from, bytes, kind); return 0; }
+int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream) { copy(to, from, bytes, kind); return 0; }
 int cudaMemset(void *p, int value, size_t bytes) { memset(p, value, bytes); return 0; }
 int cudaMemsetAsync(void *p, int value, size_t bytes, void *stream) { memset(p, value, bytes); return 0; }
 int cudaStreamCreateWithFlags(void **stream, unsigned flags) { return made(stream); }

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import onnxruntime
 import pytest
+import stub_cuda
 from decode_tools import decoder, inputs_for, module_of
 from test_onnx_run import ENCODED
 
@@ -45,6 +50,35 @@ def test_outputs_of_a_step_are_inputs_of_the_next(monkeypatch: pytest.MonkeyPatc
     for bound, given, found in runs:
         wanted = bound.session.run(None, {n: taken(given[n]) for n in bound.inputs})
         assert all((taken(x) == y).all() for x, y in zip(found.values(), wanted, strict=True))
+
+
+ON_CUDA = """
+import ctypes, sys
+from archdsl.backends.onnx.targets import GraphOptions
+from archdsl.run.onnx import run
+from zoo.tiny import graph
+
+given = {"weights": None, "seed": 0, "batch": 1, "time": 12, "device": "cuda"}
+report = run(graph("llama3:llama3_8b"), GraphOptions("float16", "ort-cuda"), **given)
+print(report.providers[0], *report.outputs["output"].shape, ctypes.CDLL(sys.argv[1]).stub_bytes_to_host())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(stub_cuda.why_not()), reason=stub_cuda.why_not() or "built here")
+def test_only_logits_are_copied_from_the_device(tmp_path: Path) -> None:
+    """By onnxruntime's own CUDA provider, beside stub libraries that count: of whole sequences, which run six times,
+    once, and once in each of two runs by steps."""
+    stub_cuda.built(tmp_path)
+    (runtime,) = tmp_path.glob("libcudart.so.*[0-9]")
+    paths = os.pathsep.join(p for p in sys.path if p)
+    environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": paths}
+    command = [sys.executable, "-c", ON_CUDA, str(runtime)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    provider, *numbers = done.stdout.split()
+    batch, time, vocab, copied = map(int, numbers)
+    assert (provider, copied) == ("CUDAExecutionProvider", 3 * batch * time * vocab * 2)
 
 
 def test_outputs_are_bound_on_the_device_of_the_session() -> None:
