@@ -113,7 +113,11 @@ def _demand_run(batch: object, seq: object) -> None:
         _demand_size("seq", seq)
 
 
-def _demand_training(dtype: object, optimizer: object, checkpoint: object, loss: object) -> None:
+def _demand_training(
+    dtype: object, optimizer: object, checkpoint: object, loss: object, in_float32: Mapping[str, bool]
+) -> None:
+    """Raise ArchError E0509 for arguments about a training step that are no such thing, and for one of `in_float32`
+    where all is."""
     from archdsl.estimates.dtypes import Dtype
     from archdsl.estimates.loss import Loss
     from archdsl.estimates.memory import Optimizer
@@ -124,6 +128,9 @@ def _demand_training(dtype: object, optimizer: object, checkpoint: object, loss:
     _demand_one_of("checkpoint", checkpoint, get_args(Checkpoint))
     if loss is not None:
         _demand_one_of("loss", loss, get_args(Loss))
+    for name, asked in in_float32.items():
+        if asked and dtype == "float32":
+            raise error("E0509", f"`{name}` has no effect: all is float32", help="give `dtype` too, or leave it out")
 
 
 def load(
@@ -283,7 +290,8 @@ def estimate(
     cluster = Cluster(device(accelerator), machine, network) if accelerator is not None else None
     spread = mesh is not None or cluster is not None
     dtype = dtype or (best_dtype(cluster.device) if cluster is not None else "float32")
-    _demand_training(dtype, optimizer, checkpoint, loss)
+    in_float32 = {"master_weights": master_weights, "float32_gradients": float32_gradients}
+    _demand_training(dtype, optimizer, checkpoint, loss, in_float32)
     _demand_zero(zero)
     plan = StepPlan(
         mesh=mesh_of(parse_mesh(mesh) if mesh is not None else None, devices),
@@ -306,7 +314,7 @@ def estimate(
     )
     for name in ("machine", "network") if plan.mesh.devices == 1 else ():
         if name in asked:
-            text = f"`{name}` is of several devices, and there is one"
+            text = f"`{name}` has no effect on one device"
             raise error("E0509", text, help=f"give `devices` or `mesh` too, or leave `{name}` out")
     if peak is None and cluster is not None and (tokens_per_second is not None or step_time is not None):
         of_one = cluster.device.peak.get(compute or dtype)
@@ -426,7 +434,7 @@ def memory(
     from archdsl.estimates.memory import estimate as count
 
     _demand_run(batch, seq)
-    _demand_training(dtype, optimizer, checkpoint, loss)
+    _demand_training(dtype, optimizer, checkpoint, loss, {"master_weights": master_weights})
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     found = count(
         loaded,
@@ -470,7 +478,7 @@ def _workload(
     from archdsl.estimates.needs import Workload
 
     _demand_run(batch, seq)
-    _demand_training(dtype, optimizer, checkpoint, loss)
+    _demand_training(dtype, optimizer, checkpoint, loss, {"master_weights": master_weights})
     _demand_zero(zero)
     _demand_size("micro_batches", micro_batches)
     _demand_texts(mesh=mesh)
@@ -591,7 +599,7 @@ def fit(
     for name, budget in (("params", params), ("active", active), ("memory", memory)):
         if budget is not None:
             _demand_size(name, budget)
-    names = [part.strip() for part in vary.split(",") if part.strip()] if isinstance(vary, str) else vary
+    names = [part.strip() for part in vary.split(",")] if isinstance(vary, str) else vary
     if not _is_list(names):
         raise wrong_argument("vary", vary, "names")
     if multiple is not None and not isinstance(multiple, Mapping):

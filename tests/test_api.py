@@ -248,7 +248,8 @@ QUESTIONS: dict[str, dict[str, Any]] = {
         "checkpoint": "full",
         "loss": "eager",
     },
-    "--mesh dp=2,tp=2 --zero 1 --micro-batches 2 --float32-gradients": {
+    "--mesh dp=2,tp=2 --zero 1 --micro-batches 2 --dtype bfloat16 --float32-gradients": {
+        "dtype": "bfloat16",
         "mesh": "dp=2,tp=2",
         "zero": 1,
         "micro_batches": 2,

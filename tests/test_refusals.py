@@ -21,11 +21,19 @@ OPTIONS = {
     "estimate tiny.arch --mesh dp=2 --mesh=tp=2": "is given once",
     "compile tiny.arch -o tiny.py --with generate --with loss": "is given once",
     "fit tiny.arch --params 1M --vary layers --vary width": "is given once",
+    "estimate tiny.arch --mesh dp=2 --float32-gradients": "has no effect",
+    "estimate tiny.arch --master-weights": "has no effect",
+    "fit tiny.arch --params 1M --vary layers --multiple width=64": "has no effect",
+    "fit tiny.arch --params 1M --vary layers --multiple layers=2 --multiple layers=3": "is given twice",
+    "sweep tiny.arch --set layers=1,2 --set layers=3": "is given twice",
+    "compile tiny.arch -o tiny.py --with ,generate": "has no feature ``",
     "weights tiny.arch --from hf x.safetensors --weights y.safetensors -o z": "--to",
 }
 MEANT = {
     "estimate tiny.arch --dtype bf16": "did you mean bfloat16?",
     "estimate tiny.arch --batch x": "it takes a whole number",
+    "check tiny.arch --set layers=2 width=64": "each setting has an option of its own: `--set width=64`",
+    "check Qwen/Qwen3-8B": "did you mean `qwen3_8b`? `archdsl import FOLDER -o model.arch` writes the spec of a",
     "estimate tiny.arch --set layers=2 width=64": "--set takes one setting and is repeated: --set width=64",
 }
 SAMPLING = {
@@ -60,6 +68,13 @@ def test_sampling_that_chooses_no_token(options: str, folder: Path) -> None:
     prompt = [] if "--prompt" in options else ["--prompt", "1"]
     status, said = run("generate", "tiny.arch", *prompt, *options.split())
     assert (status, SAMPLING[options] in said) == (2, True), said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["run", "run --backend onnx", "verify"])
+def test_what_memory_cannot_hold_is_refused_before_inputs_are_drawn(command: str, folder: Path) -> None:
+    status, said = run(*command.split(), "tiny.arch", "--batch", "1000000000")
+    assert (status, "inputs and results alone take" in said) == (2, True), said
 
 
 @pytest.mark.parametrize("command", MEANT)

@@ -38,6 +38,7 @@ from archdsl.cli.options import (
     SpecArgument,
     TargetOption,
     WeightsOption,
+    by_name,
     demand_other,
     keep_needs_bits,
     load_model,
@@ -166,7 +167,7 @@ def compile_(
         model = load_model(spec, set, allow_noncausal)
         text = torch_source(
             model,
-            features=[name.strip() for name in (with_ or "").split(",") if name.strip()],
+            features=[name.strip() for name in with_.split(",")] if with_ is not None else (),
             checkpoint=checkpoint,
         )
         if output is None or output == "-":
@@ -383,20 +384,13 @@ def generate(
     from archdsl.api import generate as go_on
     from archdsl.report.tables import generate_view
 
-    inputs = {}
-    for item in given or ():
-        name, equals, text = item.partition("=")
-        if not equals or not name.strip():
-            raise typer.BadParameter(f"write it as name=text, not {item!r}", param_hint="'--input'")
-        inputs[name.strip()] = text
-
     def show(row: int, text: str) -> None:
         print(printable(text, keep="\n\t"), end="", flush=True)
 
     report = go_on(
         spec,
         prompt,
-        inputs=inputs,
+        inputs=by_name(given, "--input", "name=text"),
         weights=weights,
         tokenizer=tokenizer,
         max_new_tokens=max_new_tokens,

@@ -30,6 +30,7 @@ from archdsl.cli.options import (
     Optimizer,
     SetOption,
     SpecArgument,
+    by_name,
     complete_accelerator,
     complete_setting,
     demand_other,
@@ -381,16 +382,14 @@ def fit(
     if most is None:
         only_with(context, "--memory", "decode", "batch", "seq", "dtype", *OF_TRAINING)
     _demand_memory_options(context, decode, mesh)
-    names = [name.strip() for name in vary.split(",") if name.strip()]
+    names = [name.strip() for name in vary.split(",")]
     for name in ("batch", "seq"):
         if name in names:
             only_with(context, "another --vary", name)
-    multiples = {}
-    for item in multiple or ():
-        name, _, number = item.partition("=")
-        if not name.strip() or not number.strip().isdecimal() or int(number) < 1:
-            raise typer.BadParameter(f"write it as name=128, not {item!r}", param_hint="'--multiple'")
-        multiples[name.strip()] = int(number)
+    multiples = by_name(multiple, "--multiple", "name=128")
+    for name, number in multiples.items():
+        if not number.strip().isdecimal() or int(number) < 1:
+            raise typer.BadParameter(f"write it as name=128, not {name}={number}", param_hint="'--multiple'")
     with counting("fitting") as progress:
         report = largest(
             spec,
@@ -411,7 +410,7 @@ def fit(
             decode=decode,
             weights=weights,
             kv_cache=kv_cache,
-            multiple=multiples,
+            multiple={name: int(number) for name, number in multiples.items()},
             aspect=_between(aspect),
             slack=slack,
             set=settings_of(set),

@@ -104,12 +104,19 @@ JsonOption = Annotated[bool, OUTPUT("--json", help="One JSON object on standard 
 
 
 def settings_of(given: list[str] | None) -> dict[str, str]:
+    return {name: value.strip() for name, value in by_name(given, "--set", "name=value").items()}
+
+
+def by_name(given: list[str] | None, option: str, form: str) -> dict[str, str]:
+    """Return the values of an option NAME=VALUE that is repeated. Raises BadParameter for what is not of that `form`,
+    and for a name that is given twice: the last would count alone."""
     found: dict[str, str] = {}
     for item in given or ():
-        key, equals, value = item.partition("=")
-        if not equals or not key.strip() or not value.strip():
-            raise typer.BadParameter(f"write it as name=value, not {item!r}", param_hint="'--set'")
-        found[key.strip()] = value.strip()
+        name, _, value = item.partition("=")
+        if not name.strip() or not value.strip():
+            raise typer.BadParameter(f"write it as {form}, not {item!r}", param_hint=f"'{option}'")
+        if found.setdefault(name.strip(), value) != value:
+            raise typer.BadParameter(f"{name.strip()} is given twice", param_hint=f"'{option}'")
     return found
 
 

@@ -247,8 +247,11 @@ def _demand(
             raise error("E0505", f"`{report.model}` has no whole-number hyper-parameter `{name}`", help=help_)
         if name in vary and name in given:
             raise error("E0505", f"`{name}` is both varied and set", help="leave one of them out")
+    moving = {*vary, *(followers(report.config, {*vary, *given}) if "width" in vary else ())}
     if any(n < 1 for n in multiple.values()):
         raise error("E0505", "a size is a multiple of 1 or more", help="for instance `--multiple width=128`")
+    if idle := [name for name in multiple if name not in moving]:
+        raise error("E0505", f"`{idle[0]}` is not varied: its multiple has no effect", help=f"vary `{idle[0]}` too")
     if aspect is not None:
         if not {*vary} >= {*ASPECT}:
             raise error("E0505", "an aspect ratio is one of width and layers", help="--vary layers,width")

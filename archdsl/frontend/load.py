@@ -26,6 +26,9 @@ _COMPILED = re.compile(r"^(model|variant)[ \t]+([^\W\d]\w*)", re.MULTILINE)
 TRIED = 4
 """How many of the values that may cure an error are tried on each side of the one that was given."""
 
+_SETTING = re.compile(r"\w+=\S+")
+_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+"""What a checkpoint of the Hugging Face Hub is called."""
 _COMMENT = re.compile(r"\A(?:[ \t]*#[^\n]*\n)*")
 
 
@@ -156,6 +159,10 @@ def _file(path: Path, shown: str, model: str | None) -> Spec:
         here = Path.cwd()
     except (OSError, ValueError, RuntimeError) as problem:
         raise error("E0108", f"`{shown}` cannot be read: {problem}") from None
+    if _HUB.fullmatch(shown) and not shown.endswith(".arch") and not path.parent.exists():
+        known = did_you_mean(path.name, spec_names())
+        folder = "`archdsl import FOLDER -o model.arch` writes the spec of a checkpoint"
+        raise error("E0108", f"there is no file `{shown}`", help=" ".join(filter(None, (known, folder))))
     below = full.is_relative_to(here)
     root = here if below else full.parent
     return Spec(
@@ -176,7 +183,9 @@ def _zoo(name: str, model: str | None) -> Spec:
         raise error(
             "E0210",
             f"the zoo has no model `{name}`, and there is no file of that name",
-            help=did_you_mean(name, spec_names())
+            help=f"each setting has an option of its own: `--set {name}`"
+            if _SETTING.fullmatch(name)
+            else did_you_mean(name, spec_names())
             or "`archdsl list` shows the zoo; a spec of your own is given as a path: `model.arch`",
         )
     return Spec(read_source(path, path.name), path, path.parent, model)

@@ -164,7 +164,9 @@ def generate(
             times.append(perf_counter())
     except (AssertionError, ValueError, IndexError) as problem:
         said = f"the model refused its inputs: {one_line(problem)}"
-        raise error("E0503", said, help="a prompt of another length, or fewer tokens") from None
+        raise error(
+            "E0503", said, help="a prompt of another length, fewer tokens, or ids that its embedding has"
+        ) from None
     later = times[-1] - times[1] if len(times) > 2 else 0.0
     return GenerateReport(
         model=model.name,

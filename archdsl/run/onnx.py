@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import importlib
 import io
-import os
 import shutil
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from archdsl.diagnostics import ArchError, error
 from archdsl.diagnostics.exhausted import exhaustion_told
 from archdsl.ir.graph import Model, Value
 from archdsl.run.binding import BoundSession, asking_runtime
-from archdsl.run.smoke import TensorInfo, input_shapes
+from archdsl.run.smoke import TensorInfo, input_shapes, machine_memory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -337,9 +336,9 @@ def demand_room(model: Model, dtype: str, copies: int) -> None:
     free = shutil.disk_usage(tempfile.gettempdir()).free
     where = f"{tempfile.gettempdir()} has room for"
     if need // (copies + 1) <= free:
-        if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", ()):
+        if (memory := machine_memory()) is None:
             return
-        free, where = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "there are"
+        free, where = memory, "there are"
     else:
         need //= copies + 1
     if need > free:
@@ -368,7 +367,7 @@ def draw_inputs(
     from archdsl.estimates.params import vocabulary
 
     rows = vocabulary(model) or 2
-    shapes = input_shapes(model, batch, time)
+    shapes = input_shapes(model, batch, time, machine_memory())
     draws = np.random.Generator(np.random.Philox(seed))
     return {name: _drawn(value, shapes[name], rows, draws, lengths) for name, value in model.inputs}
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from archdsl.diagnostics import error
-from archdsl.diagnostics.exhausted import exhaustion_told
+from archdsl.diagnostics.exhausted import SMALLER, exhaustion_told
+from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.dims import Poly, evaluate
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.walk import ops_below
@@ -67,6 +68,7 @@ def run(
 
     where = device_called(torch, device)
     fits(torch, model, where, dtype)
+    shapes = input_shapes(model, batch, time, memory_of(torch, where))
     milliseconds: dict[str, float] = {}
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
@@ -89,7 +91,7 @@ def run(
     if weights is not None:
         timed("load", lambda: load_weights(module, weights, where))
     module = module.to(getattr(torch, dtype)).train()
-    inputs = _inputs(torch, model, where, dtype, batch, time)
+    inputs = _inputs(torch, model, where, dtype, shapes)
     try:
         results = timed("forward", lambda: module(*inputs.values()))
         tensors = named(model, results)
@@ -164,13 +166,8 @@ def fits(torch: Any, model: Model, device: torch.device, dtype: str, gradients: 
     numbers = total(model)
     # drawn in float32, then weights and gradients
     need = numbers * max(4, (2 if gradients else 1) * getattr(torch, dtype).itemsize)
-    if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-    elif device.type == "cpu" and "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()):
-        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    else:
-        return
-    if need > free:
+    free = memory_of(torch, device)
+    if free is not None and need > free:
         with_them = "with gradients " if gradients else ""
         there = f"and {device} has {free / 2**30:,.1f} GiB"
         raise error(
@@ -178,6 +175,21 @@ def fits(torch: Any, model: Model, device: torch.device, dtype: str, gradients: 
             f"`{model.name}` has {numbers:,} parameters: {with_them}{need / 2**30:,.1f} GiB in {dtype}, {there}",
             help="make it smaller for a trial: `--set layers=2 --set width=256`",
         )
+
+
+def memory_of(torch: Any, device: torch.device) -> int | None:
+    """Return the bytes that are free on a GPU, or those of this machine; None where nothing says so."""
+    if device.type == "cuda":
+        free: int = torch.cuda.mem_get_info(device)[0]
+        return free
+    return machine_memory() if device.type == "cpu" else None
+
+
+def machine_memory() -> int | None:
+    """Return the bytes of memory that this machine has; None where the system does not say so."""
+    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", ()):
+        return None
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def load_weights(module: nn.Module, path: Path, device: torch.device) -> None:
@@ -194,19 +206,20 @@ def load_weights(module: nn.Module, path: Path, device: torch.device) -> None:
 
 
 def _inputs(
-    torch: Any, model: Model, device: torch.device, dtype: str, batch: int, time: int | None
+    torch: Any, model: Model, device: torch.device, dtype: str, shapes: dict[str, list[int]]
 ) -> dict[str, torch.Tensor]:
     """Random tokens and numbers; every position real, all of one document, all of the first kind."""
     from archdsl.estimates.params import vocabulary
 
     rows = vocabulary(model) or 2
-    shapes = input_shapes(model, batch, time)
     return {name: _drawn(torch, value, shapes[name], rows, device, dtype) for name, value in model.inputs}
 
 
-def input_shapes(model: Model, batch: int, time: int | None) -> dict[str, list[int]]:
+def input_shapes(model: Model, batch: int, time: int | None, memory: int | None) -> dict[str, list[int]]:
     """The shape of every input for so many sequences of that length; 128 or the context by default. Raises ArchError
-    E0503 where a size would not be a whole number, or nothing would be left of a tensor."""
+    E0503 where a size would not be a whole number, nothing would be left of a tensor, or inputs and results alone take
+    more than so many bytes of memory."""
+    from archdsl.estimates.dtypes import width
     from archdsl.estimates.flops import demand_sizes
 
     context = model.context.value if model.context is not None else None
@@ -218,6 +231,11 @@ def input_shapes(model: Model, batch: int, time: int | None) -> dict[str, list[i
                 message = f"at these lengths the result of `{node.op.name}` is empty"
                 raise error("E0503", message, node.span, help="give a larger `--seq`")
     demand_sizes(model, sizes)
+    tensors = [value for _, value in (*model.inputs, *model.outputs)]
+    need = sum(whole_at(elements(v.shape), sizes) * width(v.dtype, "float16") for v in tensors)
+    if memory is not None and need > memory:
+        text = f"inputs and results alone take {need / 2**30:,.1f} GiB at batch size {batch:,} and length {length:,}"
+        raise error("E0503", f"{text}, and there are {memory / 2**30:,.1f} GiB", help=SMALLER)
     return {name: [_size(d.value, sizes) for d in value.shape] for name, value in model.inputs}
 
 
