@@ -176,8 +176,10 @@ def waits(setting: Setting, run: Callable[[], object]) -> int | None:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
-        run()
-        torch.cuda.set_sync_debug_mode("default")
+        try:
+            run()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
     return sum("synchronizing" in str(w.message) for w in seen)
 
 

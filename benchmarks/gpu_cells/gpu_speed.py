@@ -62,8 +62,12 @@ class Peer:
             num_key_value_heads=sizes["kv_heads"], intermediate_size=sizes["hidden"], vocab_size=sizes["vocab"],
             max_position_embeddings=sizes["context"],
         )  # fmt: skip
-        with torch.device(setting.device):
-            self.module: Any = LlamaForCausalLM(config).to(dtype=torch.bfloat16).eval()  # type: ignore[arg-type]
+        torch.set_default_dtype(torch.bfloat16)  # 8B in float32 would not fit many a card
+        try:
+            with torch.device(setting.device):
+                self.module: Any = LlamaForCausalLM(config).eval()
+        finally:
+            torch.set_default_dtype(torch.float32)
 
     def prefill(self, tokens: Tensor) -> object:
         return self.module(tokens, use_cache=False)
