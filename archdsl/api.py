@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from archdsl.estimates.dtypes import Dtype, Low
     from archdsl.estimates.fit import FitReport
     from archdsl.estimates.flops import Convention, Flops
+    from archdsl.estimates.hardware import Device
     from archdsl.estimates.loss import Loss
     from archdsl.estimates.machines import MachinesReport
     from archdsl.estimates.memory import Memory, MemoryReport, Optimizer
@@ -304,6 +305,7 @@ def estimate(
         checkpoint_every=checkpoint_every,
         loss=loss,
         attention=attention,
+        device=cluster.device if cluster is not None else None,
         dtype=dtype,
         weights=weights,
         cache=kv_cache,
@@ -471,6 +473,7 @@ def _workload(
     micro_batches: int,
     weights: Low | None,
     kv_cache: Low | None,
+    named: Device | None = None,
 ) -> Workload:
     """Return what memory is asked for by `fit` and `sweep`."""
     from archdsl.estimates.dtypes import Low
@@ -501,6 +504,7 @@ def _workload(
         batch=batch,
         seq=seq,
         decode=decode,
+        device=named,
     )
 
 
@@ -559,9 +563,10 @@ def fit(
     params: int | None = None,
     active: int | None = None,
     memory: int | None = None,
+    accelerator: str | None = None,
     batch: int = 1,
     seq: int | None = None,
-    dtype: Dtype = "float32",
+    dtype: Dtype | None = None,
     optimizer: Optimizer = "adamw",
     master_weights: bool = False,
     checkpoint: Checkpoint = "none",
@@ -582,20 +587,29 @@ def fit(
     progress: Progress | None = None,
 ) -> FitReport:
     """Return the largest model within `params` parameters, with at most `active` of them active for a token, and within
-    `memory` bytes; at least one of the three is given.
+    `memory` bytes, or the memory of an `accelerator`; at least one of the three is given.
 
     `vary` names hyper-parameters, or of memory `batch`, `seq` or both. Memory is that of a training step with this
-    `batch`, `seq`, `dtype`, `optimizer`, `master_weights`, `checkpoint` and `loss`; or, with `decode`, that of weights
-    and KV cache, which `weights` and `kv_cache` say to be of fewer bits (float8, int8, int4). On a `mesh`
-    ("dp=8,tp=4"), with `zero` and `micro_batches`, it is that of the fullest device, and the mesh takes the model that
-    is found. `set` gives other hyper-parameters a value (and keeps them from following the width), `multiple` says what
-    a size must be a multiple of, `aspect` within what the ratio of width and layers must lie. Of models smaller than
-    the largest by at most the part `slack`, the one with the spec's aspect ratio is taken.
+    `batch`, `seq`, `dtype` (float32; with an accelerator the best it has), `optimizer`, `master_weights`, `checkpoint`
+    and `loss`; or, with `decode`, that of weights and KV cache, which `weights` and `kv_cache` say to be of fewer bits
+    (float8, int8, int4). On a `mesh` ("dp=8,tp=4"), with `zero` and `micro_batches`, it is that of the fullest device,
+    and the mesh takes the model that is found. `set` gives other hyper-parameters a value (and keeps them from
+    following the width), `multiple` says what a size must be a multiple of, `aspect` within what the ratio of width and
+    layers must lie. Of models smaller than the largest by at most the part `slack`, the one with the spec's aspect
+    ratio is taken.
 
     Other arguments and errors as for `load`, and ArchError: E0505 for what cannot be varied and where nothing fits,
-    E0504 where a model cannot be decoded."""
+    E0504 where a model cannot be decoded, E0507 for an unknown accelerator."""
     from archdsl.estimates.fit import fit as largest
+    from archdsl.estimates.hardware import device
+    from archdsl.estimates.roofline import best_dtype
 
+    _demand_texts(accelerator=accelerator)
+    if memory is not None and accelerator is not None:
+        raise error("E0509", "`memory` and `accelerator` are the same budget", help="give one of them")
+    named = device(accelerator) if accelerator is not None else None
+    dtype = dtype or (best_dtype(named) if named is not None else "float32")
+    memory = named.usable if named is not None else memory
     for name, budget in (("params", params), ("active", active), ("memory", memory)):
         if budget is not None:
             _demand_size(name, budget)
@@ -630,6 +644,7 @@ def fit(
             micro_batches=micro_batches,
             weights=weights,
             kv_cache=kv_cache,
+            named=named,
         ),
         multiple=multiple,
         aspect=aspect,

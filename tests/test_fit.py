@@ -10,6 +10,7 @@ import pytest
 from cli_tools import TINY, run
 
 import archdsl
+from archdsl.diagnostics import ArchError
 from archdsl.estimates.fit import fit, period
 from archdsl.estimates.memory import estimate as count
 from archdsl.estimates.mesh import parse_mesh
@@ -515,3 +516,14 @@ def test_command_prints_a_run_that_can_be_used() -> None:
 def test_command_refuses_of_memory(options: tuple[str, ...]) -> None:
     assert run("fit", "gpt2", "--vary", "layers", *options)[0] == 2
     assert run("fit", "gpt2", "--vary", "batch", "--memory", "8GB", "--batch", "2")[0] == 2
+
+
+def test_memory_of_a_device_is_filled_as_its_kernels_take_it() -> None:
+    """V100s have no fused kernel for heads that share keys: their scores take the place of layers."""
+    layers = {}
+    for name, budget in {"known": {"accelerator": "v100_sxm_32gb"}, "plain": {"memory": 31 << 30}}.items():
+        found = archdsl.fit("llama3", vary="layers", dtype="float16", seq=2048, **budget)  # type: ignore[arg-type]
+        layers[name] = found.varied["layers"]
+    assert layers == {"known": 11, "plain": 14}
+    with pytest.raises(ArchError, match="the same budget"):
+        archdsl.fit("llama3", vary="layers", accelerator="v100_sxm_32gb", memory=31 << 30)

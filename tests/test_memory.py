@@ -197,9 +197,10 @@ class Recorder:
     def __init__(self, session: Any) -> None:
         self.session, self.last = session, []
 
-    def run(self, names: Any, feed: Any) -> Any:
-        self.last = self.session.run(names, feed)
-        return self.last
+    def run(self, inputs: Any) -> Any:
+        outputs = self.session.run(inputs)
+        self.last = [x.numpy() for x in outputs.values()]
+        return outputs
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.session, name)
@@ -219,8 +220,7 @@ def passed(model: Model, dtype: Dtype) -> tuple[list[int], int]:
         found.append(sum(x.nbytes for x in step.last[1:]))
     if once is None:
         return found, 0
-    names = [o.name for o in once.get_outputs()]
-    assert {*names} <= {*made.inputs}
+    assert {*once.outputs} <= {*step.inputs}
     return found, sum(x.nbytes for x in once.last)
 
 

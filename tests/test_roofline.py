@@ -16,6 +16,7 @@ from archdsl.diagnostics import ArchError
 from archdsl.estimates.flops import estimate as count
 from archdsl.estimates.hardware import Device, device
 from archdsl.estimates.kernels import Kernel, kernels
+from archdsl.estimates.machines import MachinesReport
 from archdsl.estimates.mesh import Mesh, parse_mesh
 from archdsl.estimates.roofline import PUBLISHED_MFU, Cluster, Roofline, _Roofline, estimate
 from archdsl.estimates.sharding import StepPlan, shard
@@ -592,3 +593,34 @@ def test_command_takes_a_device_of_ones_own(tmp_path: Path) -> None:
     status, out = run("estimate", "gpt2", "--accelerator", path)
     assert status == 0
     assert "Own; float32" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "accelerator", "scores", "said"),
+    [
+        ("llama3_8b", "bfloat16", "a100_sxm_80gb", 0, ""),
+        ("llama3_8b", "float32", "a100_sxm_80gb", 32 * 1024**2, "flash: float32; efficient: heads that share keys"),
+        ("llama3_8b", "float16", "v100_sxm_32gb", 32 * 1024**2, "flash: sm70; efficient: heads that share keys"),
+        ("llama3_8b", "float32", "mi300x", 0, ""),  # nothing is known of it
+        ("gpt2", "float16", "t4", 0, ""),
+        ("conformer_s", "bfloat16", "h100_sxm", 4 * 256**2, "flash: a mask; efficient: sizes of heads; cudnn: sizes"),
+    ],
+)
+def test_scores_are_counted_where_no_fused_kernel_takes_attention(
+    name: str, dtype: Any, accelerator: str, scores: int, said: str
+) -> None:
+    """In float32: those of all layers in training, of one at a time in a prefill."""
+    sizes: dict[str, Any] = {"batch": 1, "seq": 1024, "dtype": dtype}
+    found = archdsl.estimate(name, accelerator=accelerator, **sizes)
+    plain = archdsl.estimate(name, mesh="dp=1", **sizes)
+    assert isinstance(found, MachinesReport)
+    assert isinstance(plain, MachinesReport)
+    assert found.roofline is not None
+    notes = [note for note in found.roofline.notes if "scores" in note]
+    assert len(notes) == bool(said)
+    assert all(said in note for note in notes)
+    layers = next(int(f.value) for f in archdsl.load(name).config if f.name == "layers")
+    assert found.sharding.memory.activations - plain.sharding.memory.activations == 4 * layers * scores
+    more, before = (next(n.bytes for n in report.needs if n.phase == "prefill") for report in (found, plain))
+    assert 0 <= more - before <= 4 * scores
+    assert (more > before) == (scores > 1024**2)  # those of a Conformer are few beside its front

@@ -367,19 +367,13 @@ def fit(
     from archdsl.api import fit as largest
     from archdsl.report.tables import counting, fit_view
 
-    most = None if memory is None else _bytes(memory)
-    if accelerator is not None:
-        from archdsl.estimates.hardware import device
-        from archdsl.estimates.roofline import best_dtype
-
-        if memory is not None:
-            raise typer.BadParameter("choose one", param_hint="'--memory' / '--accelerator'")
-        named = device(accelerator)
-        most, dtype = named.usable, dtype or best_dtype(named)
-    if params is None and active is None and most is None:
+    if memory is not None and accelerator is not None:
+        raise typer.BadParameter("choose one", param_hint="'--memory' / '--accelerator'")
+    bounded = memory is not None or accelerator is not None
+    if params is None and active is None and not bounded:
         hint = "'--params' / '--active' / '--memory' / '--accelerator'"
         raise typer.BadParameter("give one of them, or several", param_hint=hint)
-    if most is None:
+    if not bounded:
         only_with(context, "--memory", "decode", "batch", "seq", "dtype", *OF_TRAINING)
     _demand_memory_options(context, decode, mesh)
     names = [name.strip() for name in vary.split(",")]
@@ -396,13 +390,14 @@ def fit(
             vary=names,
             params=None if params is None else int(_amount(params, "--params")),
             active=None if active is None else int(_amount(active, "--active")),
-            memory=most,
+            memory=None if memory is None else _bytes(memory),
+            accelerator=accelerator,
             batch=batch or _batch(mesh, micro_batches),
             mesh=mesh,
             zero=zero,
             micro_batches=micro_batches,
             seq=seq,
-            dtype=dtype or "float32",
+            dtype=dtype,
             optimizer=optimizer,
             master_weights=master_weights,
             checkpoint=checkpoint,

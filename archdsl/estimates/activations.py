@@ -184,10 +184,13 @@ class Saving(Sized):
         *,
         wants: Mapping[Value, bool] | None = None,
         cut: Cut | None = None,
-        scores: bool = False,
+        scores: Callable[[FlatOp], str | None] | None = None,
     ) -> None:
         super().__init__(sizes, dtype, cut or Cut())
         self.scores = scores
+        """Says in which type attention stores all scores; None where it stores none."""
+        self.stored: dict[str, float] = {}
+        """The bytes of such scores, by the path of the attention."""
         self.wants = wanting(graph) if wants is None else wants
         self.makers: dict[Value, FlatNode] = {v: n for n in walk(graph) for v in n.outputs}
         self.given = {*graph.inputs, *(v for v, n in self.makers.items() if isinstance(n, FlatParam))}
@@ -249,9 +252,15 @@ class Saving(Sized):
             for value in [*(node.inputs[i] for i in sorted(inputs)), *(node.outputs[i] for i in saved.outputs)]:
                 if isinstance(value, Value) and (root := self.root(value)) not in self.given:
                     yield root, self.bytes(root)
-            for i, (amount, dtype) in enumerate((*saved.own, *(saved.scores if self.scores else ()))):
+            kind = self.scores(node) if self.scores is not None and saved.scores else None
+            scores = [
+                (amount, dtype if dtype == "bool" else kind) for amount, dtype in saved.scores if kind is not None
+            ]
+            for i, (amount, dtype) in enumerate((*saved.own, *scores)):
                 numbers = whole_at(amount.flops, self.sizes) / self.cut.share(node.outputs[0])
                 yield (id(node), i), numbers * width(dtype, self.dtype)
+                if i == len(saved.own):
+                    self.stored[node.path] = numbers * width(dtype, self.dtype)
             for inner in node.blocks.values():
                 yield from self.with_rows(node, inner, self.of).items()
 

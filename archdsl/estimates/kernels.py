@@ -19,7 +19,7 @@ everything else reads the gradients of its results and its inputs, and writes th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from weakref import WeakKeyDictionary
 
@@ -28,6 +28,7 @@ from archdsl.estimates.mask_density import count
 from archdsl.frozen import Frozen
 from archdsl.ir.cost import Amount, Cost, elements, whole_at
 from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import Saved
 from archdsl.passes.decode import ALL, NEW, DecodePlan
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, FlatWeight
 from archdsl.passes.gradients import wanting
@@ -103,10 +104,11 @@ def kernels(
     fused: bool = True,
     plan: DecodePlan | None = None,
     cut: Cut | None = None,
+    scores: Callable[[FlatOp], str | None] | None = None,
 ) -> list[Kernel]:
     """Every op of a model's graph at these sizes; with a `plan`, of one step of decoding, where the graph is its
-    `step`."""
-    return list(_KernelWalk(sizes, dtype, fused, plan, cut or Cut()).graph(graph, 1.0, 1.0, None))
+    `step`. `scores` says in which type attention stores all scores; None where it stores none."""
+    return list(_KernelWalk(sizes, dtype, fused, plan, cut or Cut(), scores).graph(graph, 1.0, 1.0, None))
 
 
 _VIEWS: WeakKeyDictionary[OpNode, bool] = WeakKeyDictionary()
@@ -172,9 +174,17 @@ class Sized:
 
 
 class _KernelWalk(Sized):
-    def __init__(self, sizes: Mapping[str, int], dtype: Dtype, fused: bool, plan: DecodePlan | None, cut: Cut) -> None:
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        dtype: Dtype,
+        fused: bool,
+        plan: DecodePlan | None,
+        cut: Cut,
+        scores: Callable[[FlatOp], str | None] | None = None,
+    ) -> None:
         super().__init__(sizes, dtype, cut)
-        self.fused, self.plan = fused, plan
+        self.fused, self.plan, self.scores = fused, plan, scores
         self.pairs: dict[object, int] = {}
         self.costs: dict[object, tuple[object, Cost]] = {}
         self.wants: dict[Value, bool] = {}
@@ -216,7 +226,7 @@ class _KernelWalk(Sized):
         weights = self.weights(node, taken) * experts
         read = self.read(node, taken, around)
         written = self.written(node, taken, around)
-        traffic = weights + times * (sum(read) + sum(written)) + times * self.carried(node)
+        traffic = weights + times * (sum(read) + sum(written) + self.carried(node) + self.stored(node) / work)
         for part in cost.contractions:
             amount = self.amount(part.amount) * times / work
             sides = sum(
@@ -322,6 +332,12 @@ class _KernelWalk(Sized):
             0.0 if around.stays(value) else self.bytes(own)
             for value, own in zip(node.outputs, taken.outputs, strict=True)
         ]
+
+    def stored(self, node: FlatOp) -> float:
+        """Bytes of scores that attention writes and reads: their product, the softmax of it, the sum of values."""
+        saved = node.node.op.saves(node.node) if self.scores is not None else Saved()
+        kind = self.scores(node) if self.scores is not None and saved.scores else None
+        return 4 * whole_at(saved.scores[0][0].flops, self.sizes) * width(kind, self.dtype) if kind is not None else 0.0
 
     def carried(self, node: FlatOp) -> float:
         """Bytes of states that a step of decoding reads and writes."""

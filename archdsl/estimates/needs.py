@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from archdsl.estimates.activations import Saving, StepWalk
+from archdsl.estimates.attention_kernels import StoredScores
 from archdsl.estimates.dtypes import BYTES, LOW_BYTES, width
 from archdsl.estimates.loss import Loss
 from archdsl.estimates.memory import Tensor, decode_tensors
@@ -164,6 +165,7 @@ class Inference:
         self.sizes = {**step.sizes, **({"batch": self.rows} if "batch" in step.sizes else {})}
         self.graph = flatten(step.model)
         self.prefill = Prefill(step.model, self.graph, self.mesh, step.plan, step.seq)
+        self.stored = StoredScores(step.plan.device, self.sizes, step.plan.dtype, trains=False)
 
     def caches(self) -> list[int]:
         """Return the bytes of each stage's KV cache and other decode state, rings where there are windows."""
@@ -180,7 +182,8 @@ class Inference:
     def temporaries(self, stage: int) -> int:
         """Return the most that is alive at once of a stage's tensors in a prefill."""
         step = self.step
-        saving = Saving(self.graph, self.sizes, step.plan.dtype, wants=step.shares.wants, cut=self.prefill)
+        plan, shares = step.plan, step.shares
+        saving = Saving(self.graph, self.sizes, plan.dtype, wants=shares.wants, cut=self.prefill, scores=self.stored)
         most = 0.0
         for i in range(stage, len(step.chunks), self.mesh.pp):
             walk = StepWalk(step.chunks[i].nodes, step.passed(i), saving, "none", lambda _: "")

@@ -320,7 +320,7 @@ class _Roofline:
 
     def training(self) -> tuple[TrainingTimes, list[Kernel]]:
         plan, mesh, step = self.plan, self.mesh, self.step
-        found = kernels(step.graph, self.sizes, plan.dtype, fused=self.fused, cut=step.shares)
+        found = kernels(step.graph, self.sizes, plan.dtype, fused=self.fused, cut=step.shares, scores=step.stored)
         positions: dict[int, tuple[int, bool]] = {}
         """Of a node, by its number: its stage, and whether the backward computes it again."""
         numbers: dict[FlatNode, int] = {n: i for i, n in enumerate(step.graph.nodes)}
@@ -421,7 +421,9 @@ class _Roofline:
         prefill, found = self.forward(inference.graph, inference.prefill, sizes, None)
         if self.mesh.devices > 1:
             alone = Prefill(self.model, inference.graph, Mesh(), self.plan, step.seq)
-            found = kernels(inference.graph, sizes, self.plan.dtype, fused=self.fused, cut=alone)
+            found = kernels(
+                inference.graph, sizes, self.plan.dtype, fused=self.fused, cut=alone, scores=inference.stored
+            )
         prefill = self.told(prefill, sum(k.flops for k in found) * step.batch / rows, self.tokens(step.batch))
         if inference.plan is None:
             return prefill, None, counted.no_decode_step, []
@@ -432,7 +434,8 @@ class _Roofline:
     def forward(
         self, graph: FlatGraph, shares: Shares, sizes: dict[str, int], plan: DecodePlan | None
     ) -> tuple[PassTimes, list[Kernel]]:
-        found = kernels(graph, sizes, self.plan.dtype, fused=self.fused, plan=plan, cut=shares)
+        stored = self.served.stored if plan is None else None
+        found = kernels(graph, sizes, self.plan.dtype, fused=self.fused, plan=plan, cut=shares, scores=stored)
         times = self.passed((k, k.flops, k.bytes) for k in found)
 
         def numbers(value: Value) -> int:
@@ -469,6 +472,7 @@ class _Roofline:
         prefill, decode, reason, steps = self.inference()
         if plan.interleave > 1:
             self.notes["inference: stages are passed one after the other, whatever is interleaved"] = None
+        self.notes |= dict.fromkeys(self.stored_scores())
         within = device.interconnect
         return Roofline(
             says=SAYS,
@@ -501,6 +505,15 @@ class _Roofline:
             budget=self.budget(training, expected, tokens, price),
             notes=list(self.notes),
         )
+
+    def stored_scores(self) -> Iterator[str]:
+        """What there is to say of attention whose scores are stored on the device."""
+        why, bytes_of = self.step.stored.paths, self.step.saving.stored
+        for reason in dict.fromkeys(why.values()):
+            paths = [path for path, other in why.items() if other == reason]
+            most = f"{max(bytes_of.get(path, 0.0) for path in paths) / (1 << 30):,.2f} GiB a layer"
+            where = ", ".join(dict.fromkeys(map(starred, paths)))
+            yield f"{where}: no fused kernel of PyTorch takes it ({reason}): its scores are stored, {most}"
 
     def by_op(self, forward: list[Kernel], steps: list[Kernel]) -> Iterator[OpTime]:
         """The slowest first."""

@@ -24,8 +24,10 @@ from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.activations import Saving, StepWalk, Stretch, cross_entropy, inputs_of, recomputed_layers
+from archdsl.estimates.attention_kernels import StoredScores
 from archdsl.estimates.dtypes import BYTES, Dtype, Low, width
 from archdsl.estimates.flops import demand_sizes, sizes_at
+from archdsl.estimates.hardware import Device
 from archdsl.estimates.kernels import Cut, Exchange
 from archdsl.estimates.loss import Loss
 from archdsl.estimates.memory import Optimizer, Tensor, optimizer_states, step_temporaries
@@ -169,6 +171,8 @@ class StepPlan(Frozen):
     loss: Loss | None = None
     """Which kernel computes the cross-entropy; None: as emitted code and `examples/train.py` do."""
     attention: Attention = "fused"
+    device: Device | None = None
+    """The device, where it is named: which kernels compute attention on it is known of some."""
     dtype: Dtype = "float32"
     weights: Low | None = None
     """In inference, the type of matrices; None: `dtype`."""
@@ -457,13 +461,15 @@ class Step:
         self.chunks = chunks(model, self.graph, self.mesh.pp * plan.interleave, plan.stages)
         self.again = recomputed_layers(model, plan.checkpoint, plan.checkpoint_every)
         """In which layer the backward computes a node again."""
+        self.stored = StoredScores(plan.device, self.sizes, plan.dtype, trains=True)
+        eager = plan.attention == "eager"
         self.saving = Saving(
             self.graph,
             self.sizes,
             plan.dtype,
             wants=self.shares.wants,
             cut=self.shares,
-            scores=plan.attention == "eager",
+            scores=(lambda node: node.tensor(2).dtype) if eager else self.stored,
         )
         self.elements, self.makers = self.saving.elements, self.saving.makers
         self.home = {v: i for i, c in enumerate(self.chunks) for n in c.nodes for v in n.outputs}

@@ -332,6 +332,15 @@ class Saved(Frozen):
     scores: tuple[tuple[Amount, str], ...] = ()
 
 
+class Attends(Frozen):
+    """What attention of whole sequences asks of a kernel, its inputs 0 to 2 being queries, keys and values."""
+
+    mask: int | None
+    """The number of the input that is a mask or a bias; None where there is none, or the kernel makes it itself."""
+    causal: bool
+    drops: bool
+
+
 # --- one application --------------------------------------------------------------------------------------------------
 
 
@@ -836,6 +845,10 @@ class Primitive:
     def kernels(self, node: OpNode) -> frozenset[str]:
         """Which of transformers' fused kernels (`sdpa`, `flex`, `flash`) compute what `torch_hosted` calls them for."""
         return frozenset()
+
+    def attends(self, node: OpNode) -> Attends | None:
+        """What a kernel of `scaled_dot_product_attention` is asked for; None of an op that calls none."""
+        return None
 
     def untied(self, node: OpNode) -> OpNode | None:
         """The node as one with a weight of its own, where it multiplies with that of another module; else None."""

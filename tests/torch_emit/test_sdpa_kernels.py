@@ -19,7 +19,10 @@ import archdsl
 from archdsl.backends.torch import emit
 from archdsl.backends.torch.features import Extras
 from archdsl.diagnostics import ArchError
+from archdsl.estimates.attention_kernels import StoredScores
+from archdsl.estimates.hardware import device
 from archdsl.ir.graph import Model
+from archdsl.passes.flatten import FlatOp, flatten, walk
 from archdsl.run.load import load_source
 
 pytestmark = pytest.mark.slow
@@ -56,18 +59,26 @@ def made(cls: type[nn.Module]) -> nn.Module:
 
 
 @cache
+def whole(name: str) -> frozenset[Call]:
+    """What attention is called with for whole sequences."""
+    model = small(name)
+    with FakeTensorMode(), torch.no_grad(), Calls() as seen:
+        if name not in IN_BLOCKS:
+            made(load_source(emit(model)))(**inputs(model))
+    return frozenset(seen.found)
+
+
+@cache
 def calls(name: str) -> frozenset[Call]:
     """What attention is called with: whole sequences, the first step of a prompt, and one position more, where
     addresses are kept and where not."""
     model = small(name)
+    try:
+        cls = load_source(emit(model, Extras(frozenset({"generate"}))))
+    except ArchError:
+        return whole(name)
     with FakeTensorMode(), torch.no_grad(), Calls() as seen:
         given = inputs(model)
-        if name not in IN_BLOCKS:
-            made(load_source(emit(model)))(**given)
-        try:
-            cls = load_source(emit(model, Extras(frozenset({"generate"}))))
-        except ArchError:
-            return frozenset(seen.found)
         module = made(cls)
         step = getattr(module, "step", module.forward)
         token, *others = inspect.signature(step).parameters
@@ -76,7 +87,7 @@ def calls(name: str) -> frozenset[Call]:
             step(given[token], cache=cache, **{n: given[n] for n in others if n in given})
             for _ in range(2):
                 step(given[token][:, :1], cache=cache)
-    return frozenset(seen.found)
+    return whole(name) | seen.found
 
 
 def inputs(model: Model) -> dict[str, Tensor]:
@@ -95,6 +106,43 @@ def test_a_fused_kernel_takes_every_call(name: str) -> None:
     found = [(card.name, call, refusals(call, card)) for call in calls(name) for card in CARDS if not fused(call, card)]
     assert found == []
 
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in IN_BLOCKS])
+def test_estimates_know_what_kernels_take(name: str) -> None:
+    model = small(name)
+    sizes = {s.name: {"batch": tiny.BATCH, "time": TIME}.get(s.name, tiny.OTHER) for s in model.symbols}
+    known = StoredScores(device("a100_sxm_80gb"), sizes, "bfloat16", trains=False)
+    asked = [call for node in walk(flatten(model)) if isinstance(node, FlatOp) and (call := known.call(node))]
+    for card in CARDS:
+        said = {str((call.q, call.k, call.v, call.causal, refusals(call, card))) for call in asked}
+        assert said == {str((call.q, call.k, call.v, call.causal, refusals(call, card))) for call in whole(name)}
+
+
+def test_a_mask_of_heads_that_share_keys_is_fused() -> None:
+    """Each head of queries has a copy of its keys, as kernels have a mask or share heads."""
+    model = archdsl.load(text=SHARED, allow_noncausal=True)
+    with FakeTensorMode(), torch.no_grad(), Calls() as seen:
+        made(load_source(emit(model)))(**inputs(model))
+    assert {(call.q[1], call.k[1]) for call in seen.found} == {(4, 4)}
+    assert all(fused(call, card) for call in seen.found for card in CARDS)
+
+
+SHARED = """
+block layer() {
+  attention: gqa(heads: 4, kv_heads: 2)
+  mask:      full & padding
+  ffn:       swiglu(hidden: 64)
+  norm:      rmsnorm
+}
+model encoder {
+  vocab:   50
+  context: 128
+  width:   64
+  blocks:  2 * layer()
+  norm:    rmsnorm
+  head:    lm
+}
+"""
 
 PLANTED: dict[str, tuple[dict[str, Any], bool, tuple[str, ...]]] = {
     "a bias in float32": ({"attn_mask": torch.zeros(4, 8, 8)}, True, ("H100", "A100")),

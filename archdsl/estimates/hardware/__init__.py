@@ -67,6 +67,8 @@ class Device(BaseModel):
     """FLOP/s of dense products of matrices, by the type of their elements; of int8, operations/s."""
     interconnect: Interconnect | None = None
     network: Network | None = None
+    compute_capability: str | None = Field(default=None, pattern=r"^\d{1,2}\.\d$")
+    """Of CUDA, by which PyTorch chooses its kernels: 9.0; None where it is no device of CUDA, or nothing is known."""
     tdp_watts: PositiveInt | None = None
     source: str = Field(min_length=1)
     """Where the figures are from."""
@@ -76,6 +78,14 @@ class Device(BaseModel):
         """Bytes that a model can use."""
         visible = self.visible_gib or self.memory_gib * (15 / 16 if self.ecc_in_memory else 1)
         return max(0, int((visible - self.reserve_gib) * (1 << 30)))
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        """The compute capability as numbers."""
+        if self.compute_capability is None:
+            return None
+        major, minor = self.compute_capability.split(".")
+        return int(major), int(minor)
 
     def ridge(self, dtype: Type) -> float | None:
         """FLOPs a byte from which on work is bound by arithmetic and not by memory (Williams et al., 2009); None for a

@@ -14,6 +14,7 @@ from archdsl.ir.op import (
     EVERYWHERE,
     Application,
     At,
+    Attends,
     Joint,
     OnnxScope,
     Parts,
@@ -250,9 +251,14 @@ class SDPA(Primitive):
             more |= {} if rate is None else {"dropout": rate}
             return e.py("attention({*masked}, {**more})", masked=masked, more=more)
         more = ({} if rate is None else {"dropout_p": rate}) | scaled
-        more |= {"enable_gqa": True} if shared else {}
         bare = not (e.has(4) or e.in_steps)  # only a mask, of which there may be blocks
         blocks = bare and kind in ("tensor", "either") and in_blocks(node.options["mask"], q, k, dropout)
+        if shared and kind == "tensor" and not blocks:  # fused kernels have a mask, or heads that share keys
+            sizes = {"heads": q.shape[-3], "kv_heads": k.shape[-3]}
+            again = [e.py("{x}.repeat_interleave({heads} // {kv_heads}, dim=-3)", x=x, **sizes) for x in given[1:]]
+            given = [given[0], *again]
+        elif shared:
+            more |= {"enable_gqa": True}
         if blocks:
             function = "varlen_attention" if e.varlen else "masked_attention"
             y = e.py(f"{function}({{*masked}}, {{**more}})", masked=masked, more=more)
@@ -305,6 +311,19 @@ class SDPA(Primitive):
         if node.options["softcap"] is not None or node.inputs[5] is not None:
             return frozenset({"flex"})
         return frozenset({"sdpa", "flex", "flash"} if k.shape[-1].value == v.shape[-1].value else {"sdpa", "flex"})
+
+    def attends(self, node: OpNode) -> Attends | None:
+        """None of what is written out, and of masks in blocks, which FlexAttention takes."""
+        q, k = tensor_inputs(node, 0, 1)
+        mask, dropout = node.options["mask"], node.options["dropout"]
+        biased = node.inputs[4] is not None
+        if node.options["softcap"] is not None or node.inputs[5] is not None:
+            return None
+        causal = mask.rule == "causal" and not biased
+        given = 4 if biased else 3 if node.inputs[3] is not None and not causal else None
+        if given == 3 and in_blocks(mask, q, k, dropout):
+            return None
+        return Attends(given, causal, drops=not equals(dropout, 0))
 
     def flops(self, node: OpNode) -> Cost:
         """Scores and their sums of values, for each pair; of heads of keys that several of queries share, each of these
