@@ -289,9 +289,9 @@ class RopeTable(Primitive):
             waves = e.py("llama3_scaling({waves}, {**more})", waves=waves, more=more)
         elif kind == "longrope":
             short, long = ([v for k, v in n.items() if k.startswith(f"{f}.")] for f in ("short", "long"))
-            more = {"original": n["original"]}
-            call = "longrope_scaling({waves}, {0}, short=[{*short}], long=[{*long}], {**more})"
-            waves = e.py(call, waves=waves, short=short, long=long, more=more)
+            call = "LongRope(short=[{*short}], long=[{*long}], original={original})"
+            module = e.stateless("longrope", e.py(call, short=short, long=long, original=n["original"]))
+            waves = e.py("{longrope}({waves}, {0})", longrope=module, waves=waves)
         table = e.py("scaled_rope_table({x}, {waves})", x=positions, waves=waves)
         if not node.options.get("sharpened"):
             return table

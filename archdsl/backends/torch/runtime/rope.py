@@ -3,7 +3,7 @@
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def rope_table(positions: Tensor, head_dim: int, theta: float) -> Tensor:
@@ -47,12 +47,25 @@ def llama3_scaling(frequencies: Tensor, factor: float, low: float, high: float, 
     return frequencies * (keep + (1 - keep) / factor)
 
 
-def longrope_scaling(frequencies: Tensor, length: int, short: list[float], long: list[float], original: int) -> Tensor:
+class LongRope(nn.Module):
     """LongRoPE: divide each frequency by a number of its own, another one beyond the original context (Ding et al.,
     2024)."""
-    divisors = torch.tensor((short, long), device=frequencies.device)
-    beyond = torch.as_tensor(length > original, device=frequencies.device)
-    return frequencies / torch.where(beyond, divisors[1], divisors[0])
+
+    def __init__(self, short: list[float], long: list[float], original: int) -> None:
+        super().__init__()
+        self.divisors = short, long
+        self.original = original
+        # float32 as whole numbers of the same bits, which `model.bfloat16()` does not round
+        self.bits = nn.Buffer(torch.empty(2, len(short), dtype=torch.int32), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        self.bits.copy_(torch.tensor(self.divisors, dtype=torch.float32).view(torch.int32))
+
+    def forward(self, frequencies: Tensor, length: int) -> Tensor:
+        short, long = self.bits.view(torch.float32)
+        beyond = torch.full((), length, device=frequencies.device) > self.original
+        return frequencies / torch.where(beyond, long, short)
 
 
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
