@@ -10,10 +10,10 @@ SERVING := .serving/.installed
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install runtimes clients serving demo test examples quick size wheel matrix check format bench clean
+.PHONY: help install runtimes clients serving demo test fake-gpu examples quick size wheel matrix check format bench clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 install: $(STAMP) ## make .venv with archdsl (editable) and all that developing it needs
 
@@ -59,6 +59,9 @@ demo: install ## the tour: check, estimate, compile and run a spec, then train w
 
 test: install runtimes ## run the tests in JOBS processes (2)
 	@$(BIN)/python -m pytest -n $(JOBS)
+
+fake-gpu: install ## run every model of the zoo on a fake CUDA device, and compile its families: half an hour
+	@$(BIN)/python -m pytest --every -n $(JOBS) tests/torch_emit/test_fake_cuda.py tests/torch_emit/test_compile.py tests/torch_emit/test_cuda_graphs.py
 
 examples: install ## run the scripts of examples/, with all libraries that they show
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples]'

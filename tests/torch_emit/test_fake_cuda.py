@@ -1,0 +1,64 @@
+"""On a fake CUDA device a model of each kind, at its own size, waits for nothing, has no tensor on the CPU, copies
+nothing and computes nothing in float64: in forward, in its loss with gradients, and in steps. For twice the length it
+launches as many kernels, and few in a step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import fake_cuda_hooks
+import pytest
+from zoo import sizes
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(fake_cuda_hooks.missing()), reason=fake_cuda_hooks.missing()),
+]
+
+SCRIPT = Path(fake_cuda_hooks.__file__).with_name("fake_cuda.py")
+MODELS = [
+    *("gpt2:gpt2", "llama3:llama3_8b", "mistral:mistral_7b", "bloom:bloom_560m", "gpt_oss:gpt_oss_20b"),
+    *("deepseek_v3:deepseek_v3", "t5:t5_small", "bert:bert_base", "xlnet:xlnet_base", "vit:vit_b16"),
+    *("mamba:mamba_130m", "hf/mamba2:", "performer:performer", "wavenet:wavenet", "rnn_lm:lstm_lm_small"),
+    *("transformer:transformer_base", "rwkv7:rwkv7_0_1b", "sparse_transformer:sparse_transformer_cifar10"),
+]
+"""One of a kind; `pytest --every` takes all of the zoo."""
+EACH = 9
+"""Models in one process, which begins by importing torch."""
+SOUNDS = "hf/moonshine:"
+"""A model of sounds that are longer than the texts here."""
+LONGROPE = """
+block layer {
+  attention: mha(heads: 4)
+  position:  rope(scaling: longrope(short: [1, 1, 1.5, 2], long: [1, 2, 3, 4], original: 64))
+  mask:      causal
+  ffn:       mlp(hidden: 64)
+}
+model longrope { vocab: 97  context: 1024  width: 32  blocks: 2 * layer  head: lm }
+"""
+
+
+def models() -> list[str]:
+    if not sizes.every:
+        return MODELS
+    types = [f"hf/{path.stem}:" for path in sorted(sizes.SPECS.glob("hf/*.arch"))]
+    return sizes.distinct() + [name for name in types if name != SOUNDS]
+
+
+def run(*arguments: str) -> str:
+    """What the script prints where it fails."""
+    done = subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+@pytest.mark.parametrize("first", range(0, len(models()), EACH))
+def test_nothing_waits_for_the_device(first: int) -> None:
+    assert run(*models()[first : first + EACH]) == ""
+
+
+def test_what_is_planted_is_named(tmp_path: Path) -> None:
+    """Nor is anything found in a model whose table is a list of numbers."""
+    (tmp_path / "longrope.arch").write_text(LONGROPE, encoding="utf-8")
+    assert run("--control", f"{tmp_path / 'longrope'}:") == ""
