@@ -12,9 +12,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 SOURCE = Path(__file__).with_suffix(".cpp")
+TORCH = (2, 13)
+"""The version whose interfaces the library has, and whose kernels are counted."""
 
 
 def torch_folder() -> Path:
@@ -29,6 +32,10 @@ def missing() -> str:
     """Return why the library cannot be built here; empty where it can."""
     if sys.platform != "linux":
         return "the library is built on Linux alone"
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed"
+    if tuple(int(n) for n in version("torch").split(".")[:2]) < TORCH:
+        return "torch is older than {}.{}".format(*TORCH)
     if [*(torch_folder() / "lib").glob("libtorch_cuda*")]:
         return "this torch is built for CUDA, and has hooks of its own"
     return "" if shutil.which("c++") else "there is no C++ compiler"
