@@ -152,8 +152,8 @@ def test_what_is_told_of_the_project_stands_in_all_places() -> None:
 def test_what_make_offers_is_there() -> None:
     """Each target that is declared or told of has a rule."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    rules = set(re.findall(r"^(\w+):", text, re.MULTILINE))
+    rules = set(re.findall(r"^([\w-]+):", text, re.MULTILINE))
     declared = set(re.findall(r"^\.PHONY: (.*)", text, re.MULTILINE)[0].split())
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-    told = {name for page in pages for name in re.findall(r"`make (\w+)", page.read_text(encoding="utf-8"))}
+    told = {name for page in pages for name in re.findall(r"`make ([\w-]+)", page.read_text(encoding="utf-8"))}
     assert declared | told == rules
