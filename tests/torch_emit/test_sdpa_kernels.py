@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 from sdpa_kernels import CARDS, Call, Calls, fused, refusals, wrong_mask
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from zoo import sizes, tiny
+from zoo import real, tiny
 
 import archdsl
 from archdsl.backends.torch import emit
@@ -21,7 +21,6 @@ from archdsl.backends.torch.features import Extras
 from archdsl.diagnostics import ArchError
 from archdsl.estimates.attention_kernels import StoredScores
 from archdsl.estimates.hardware import device
-from archdsl.ir.graph import Model
 from archdsl.passes.flatten import FlatOp, flatten, walk
 from archdsl.run.load import load_source
 
@@ -32,21 +31,9 @@ MODELS = [
     *("alibi:alibi_1_3b", "t5:t5_base", "switch:switch_base_8", "bert:bert_base", "glm_130b:glm_130b"),
     *("deepseek_v2:deepseek_v2_lite", "deepseek_v3:deepseek_v3", "mixtral:mixtral_8x7b", "xlnet:xlnet_base"),
 ]
-FEW = ("layers", "encoder_layers", "decoder_layers", "dense_layers", "sparse_layers")
 TIME = 128
 IN_BLOCKS = {"mistral:mistral_7b"}
 """Models whose masks of whole sequences come in blocks on CUDA, for FlexAttention."""
-
-
-def small(name: str) -> Model:
-    """A model of the zoo with two layers, where it takes two."""
-    path, model = sizes.place(name)
-    whole = archdsl.load(path, model=model)
-    fewer = {f.name: min(int(f.value), 2) for f in whole.config if f.name in FEW}
-    try:
-        return archdsl.load(path, model=model, set=fewer)
-    except ArchError:
-        return whole
 
 
 def made(cls: type[nn.Module]) -> nn.Module:
@@ -61,10 +48,10 @@ def made(cls: type[nn.Module]) -> nn.Module:
 @cache
 def whole(name: str) -> frozenset[Call]:
     """What attention is called with for whole sequences."""
-    model = small(name)
+    model = real.graph(name)
     with FakeTensorMode(), torch.no_grad(), Calls() as seen:
         if name not in IN_BLOCKS:
-            made(load_source(emit(model)))(**inputs(model))
+            made(load_source(emit(model)))(**real.inputs(model, TIME))
     return frozenset(seen.found)
 
 
@@ -72,13 +59,13 @@ def whole(name: str) -> frozenset[Call]:
 def calls(name: str) -> frozenset[Call]:
     """What attention is called with: whole sequences, the first step of a prompt, and one position more, where
     addresses are kept and where not."""
-    model = small(name)
+    model = real.graph(name)
     try:
         cls = load_source(emit(model, Extras(frozenset({"generate"}))))
     except ArchError:
         return whole(name)
     with FakeTensorMode(), torch.no_grad(), Calls() as seen:
-        given = inputs(model)
+        given = real.inputs(model, TIME)
         module = made(cls)
         step = getattr(module, "step", module.forward)
         token, *others = inspect.signature(step).parameters
@@ -88,12 +75,6 @@ def calls(name: str) -> frozenset[Call]:
             for _ in range(2):
                 step(given[token][:, :1], cache=cache)
     return whole(name) | seen.found
-
-
-def inputs(model: Model) -> dict[str, Tensor]:
-    """Inputs of the model's sizes."""
-    made = tiny.inputs(model, time=TIME)
-    return {name: x.bfloat16() if x.is_floating_point() else x for name, x in made.items()}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -109,7 +90,7 @@ def test_a_fused_kernel_takes_every_call(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in IN_BLOCKS])
 def test_estimates_know_what_kernels_take(name: str) -> None:
-    model = small(name)
+    model = real.graph(name)
     sizes = {s.name: {"batch": tiny.BATCH, "time": TIME}.get(s.name, tiny.OTHER) for s in model.symbols}
     known = StoredScores(device("a100_sxm_80gb"), sizes, "bfloat16", trains=False)
     asked = [call for node in walk(flatten(model)) if isinstance(node, FlatOp) and (call := known.call(node))]
@@ -122,7 +103,7 @@ def test_a_mask_of_heads_that_share_keys_is_fused() -> None:
     """Each head of queries has a copy of its keys, as kernels have a mask or share heads."""
     model = archdsl.load(text=SHARED, allow_noncausal=True)
     with FakeTensorMode(), torch.no_grad(), Calls() as seen:
-        made(load_source(emit(model)))(**inputs(model))
+        made(load_source(emit(model)))(**real.inputs(model, TIME))
     assert {(call.q[1], call.k[1]) for call in seen.found} == {(4, 4)}
     assert all(fused(call, card) for call in seen.found for card in CARDS)
 
