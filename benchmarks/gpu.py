@@ -91,7 +91,7 @@ MODULES = {"flash-linear-attention": "fla"}
 def own() -> list[str]:
     """The project's own packages, with PyTorch."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return [*project["optional-dependencies"]["torch"], *project["dependencies"]]
+    return [*project["dependencies"], *project["optional-dependencies"]["torch"]]
 
 
 def found(package: str) -> str | None:
@@ -156,6 +156,9 @@ def ready(names: list[str], device: str, quiet: bool) -> list[str]:
     if missing:
         print("missing: pip install", *(f"'{requirement}'" for requirement in missing), flush=True)
         return []
+    if not quiet and (problem := broken()):
+        print(problem, flush=True)
+        return []
     if device == "cuda":
         import torch
 
@@ -163,6 +166,17 @@ def ready(names: list[str], device: str, quiet: bool) -> list[str]:
             print(f"torch {torch.__version__} finds no CUDA device", flush=True)
             return []
     return [name for name in names if name not in left_out]
+
+
+def broken() -> str:
+    """Import the project's packages and the cells. Return what cannot be imported and why, as where a package lacks one
+    that it requires; nothing where all can."""
+    for module in [*(requirement.partition(">=")[0] for requirement in own()), "gpu_speed"]:
+        try:
+            importlib.import_module(module)
+        except ImportError as problem:
+            return f"{module} cannot be imported: {problem}"
+    return ""
 
 
 def machine(device: str) -> Report:
