@@ -603,7 +603,13 @@ def test_command_takes_a_device_of_ones_own(tmp_path: Path) -> None:
         ("llama3_8b", "float16", "v100_sxm_32gb", 32 * 1024**2, "flash: sm70; efficient: heads that share keys"),
         ("llama3_8b", "float32", "mi300x", 0, ""),  # nothing is known of it
         ("gpt2", "float16", "t4", 0, ""),
-        ("conformer_s", "bfloat16", "h100_sxm", 4 * 256**2, "flash: a mask; efficient: sizes of heads; cudnn: sizes"),
+        (
+            "conformer_s",
+            "bfloat16",
+            "h100_sxm",
+            4 * 256**2,
+            "cudnn: sizes of heads; flash: a mask; efficient: sizes of heads",
+        ),
     ],
 )
 def test_scores_are_counted_where_no_fused_kernel_takes_attention(

@@ -45,15 +45,20 @@ class AttentionCall:
 
 
 def refusals(call: AttentionCall, sm: Capability) -> dict[str, list[str]]:
-    """Return why each fused kernel does not take a call; of the one that does there is nothing. cuDNN is asked on sm90
-    and sm100, before all others."""
+    """Return why each fused kernel does not take a call, in the order in which they are asked; of one that would there
+    is nothing. cuDNN is asked on sm90 and sm100."""
     cudnn = {"cudnn": _cudnn(call)} if sm[0] in (9, 10) else {}
-    return {"flash": _flash(call, sm), "efficient": _efficient(call, sm), **cudnn}
+    return {**cudnn, "flash": _flash(call, sm), "efficient": _efficient(call, sm)}
+
+
+def taken(call: AttentionCall, sm: Capability) -> str:
+    """Return the kernel that takes a call: `math` where no fused one does."""
+    return next((kernel for kernel, why in refusals(call, sm).items() if not why), "math")
 
 
 def fused(call: AttentionCall, sm: Capability) -> bool:
     """Whether a fused kernel takes a call: else torch writes attention out, and stores all scores."""
-    return any(not why for why in refusals(call, sm).values())
+    return taken(call, sm) != "math"
 
 
 def _all(call: AttentionCall, types: tuple[str, ...]) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from archdsl.cli import app
+from docs.gpu_page import with_table
 from docs.pages import ROOT
 from docs.reference_pages import api_page, library_page, primitives_page
 from docs.zoo_page import zoo_page
@@ -30,6 +31,12 @@ def test_the_api_is_current(golden: Callable[[Path, str], None]) -> None:
 @pytest.mark.slow
 def test_the_zoo_is_current(golden: Callable[[Path, str], None]) -> None:
     golden(ROOT / "docs" / "zoo.md", zoo_page())
+
+
+@pytest.mark.slow
+def test_the_kernels_of_a_gpu_are_current(golden: Callable[[Path, str], None]) -> None:
+    page = ROOT / "docs" / "gpu.md"
+    golden(page, with_table(page.read_text(encoding="utf-8")))
 
 
 def _anchors(page: Path) -> set[str]:
