@@ -976,16 +976,14 @@ def import_checkpoint(
     `source` is a folder, a `config.json` alone or a file .gguf; `output` ends in `.arch`. `mapping` is the name or path
     of a `.checkpoint` file, by default that of the config's `model_type`; `ignore` names fields of the config that
     change nothing of what is computed. With `check` outputs are compared with transformers': `difference`
-    of the report is a share of the largest, and `disagreement()` the finding where it is more than `tolerance`.
+    of the report is a share of the largest, and `disagreement()` the finding where it is more than `tolerance` (1e-4).
 
-    Raises ArchError E0531 to E0533 where mapping, checkpoint and spec disagree (nothing is written then), E0502 where a
-    package is missing; OSError where a file cannot be written."""
-    from archdsl.interop.convert import TOLERANCE, import_folder
+    Raises ArchError E0509 for arguments that do not go together, E0531 to E0533 where mapping, checkpoint and spec
+    disagree (nothing is written then), E0502 where a package is missing; OSError where a file cannot be written."""
+    from archdsl.interop.convert import import_folder
 
     _demand_path("source", source)
     _demand_path("output", output)
-    if Path(output).suffix != ".arch":
-        raise error("E0509", f"`output` ends in .arch, unlike `{shortened(str(output))}`")
     _demand_texts(mapping=mapping)
     if not _is_list(ignore):
         raise wrong_argument("ignore", ignore, "a collection of fields")
@@ -995,7 +993,7 @@ def import_checkpoint(
         mapping=mapping,
         weights=weights,
         check=check,
-        tolerance=TOLERANCE if tolerance is None else tolerance,
+        tolerance=tolerance,
         ignore=[*ignore],
         progress=lambda _: nullcontext(progress),
     )
@@ -1052,9 +1050,11 @@ def import_weights(
     set: Settings | None = None,
     allow_noncausal: bool = False,
     progress: Callable[[str, int], None] | None = None,
+    remark: Callable[[str], None] | None = None,
 ) -> list[str]:
     """Write the weights of a checkpoint in the names of a spec, as a safetensors file, and return what there is to say
-    of them, a line each.
+    of them, a line each. What the mapping has most likely wrong is one of the lines; `remark` is called with it instead
+    before anything is written.
 
     `source` is a folder of Hugging Face, a GGUF file, or a safetensors file in the spec's own names; `renames` gives
     names of its tensors that begin with one text another beginning, before the mapping. With `init_missing` the weights
@@ -1070,8 +1070,9 @@ def import_weights(
     if init_missing:
         return [*fit_from(loaded, Path(source), Path(output), mapping, pairs, seed, progress).lines()]
     said: list[str] = []
+    tell = remark or said.append
     count = convert_from(
-        loaded, Path(source), Path(output), mapping, pairs, progress, lambda doubt: said.append(f"in doubt: {doubt}")
+        loaded, Path(source), Path(output), mapping, pairs, progress, lambda doubt: tell(f"in doubt: {doubt}")
     )
     return [*said, f"{count:,} tensors: {output}"]
 

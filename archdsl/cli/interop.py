@@ -50,22 +50,16 @@ def import_(
     json: JsonOption = False,
 ) -> int:
     """Write a checkpoint of Hugging Face, or a GGUF file, as a spec, and beside it its weights in the spec's names."""
-    from archdsl.interop.convert import TOLERANCE, import_folder
+    from archdsl.interop.convert import import_folder
     from archdsl.report.tables import drawing, import_view
 
-    if output.suffix != ".arch":
-        raise typer.BadParameter(f"a spec ends in .arch, not {output.name!r}", param_hint="'--output'")
-    if check and (no_weights or source.name.endswith(".json")):
-        raise typer.BadParameter("needs the weights of a checkpoint", param_hint="'--check'")
-    if tolerance is not None and not check:
-        raise typer.BadParameter("goes with --check", param_hint="'--tolerance'")
     report = import_folder(
         source,
         output,
         mapping=map,
         weights=not no_weights,
         check=check,
-        tolerance=TOLERANCE if tolerance is None else tolerance,
+        tolerance=tolerance,
         ignore=ignore or (),
         progress=partial(drawing, what="writing"),
     )
@@ -119,8 +113,6 @@ def weights_(
         raise typer.BadParameter(f"write it as OLD=NEW, not {bad[0]!r}", param_hint="'--rename'")
     if from_ is not None and weights is not None:
         raise typer.BadParameter("it goes with --to; --from names what is read", param_hint="'--weights'")
-    if to == "gguf" and map is not None:
-        raise typer.BadParameter("goes with hf: an architecture of llama.cpp is found", param_hint="'--map'")
     if from_ is None:
         only_with(context, "--from", "init_missing")
     if not init_missing:
@@ -141,6 +133,7 @@ def weights_(
                 init_missing=init_missing,
                 seed=seed,
                 progress=progress,
+                remark=say,
             )
         elif weights is None:
             raise typer.BadParameter("needs --weights FILE.safetensors", param_hint="'--to'")

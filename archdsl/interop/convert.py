@@ -98,7 +98,7 @@ def import_folder(
     mapping: str | None = None,
     weights: bool = True,
     check: bool = False,
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
     ignore: Sequence[str] = (),
     progress: Callable[[Model], AbstractContextManager[Progress | None]] = lambda _: nullcontext(),
 ) -> ImportReport:
@@ -108,10 +108,16 @@ def import_folder(
     file, by default that of the config's `model_type`; `ignore` names fields that it has no place for. With `check`
     outputs are compared with transformers', and the report says whether they differ by more than the `tolerance`, a
     share of the largest. `progress` is asked for a context once the model is known, and told of each
-    weight that is written. Raises ArchError E0531 to E0533 where mapping, checkpoint and spec disagree: nothing is
-    written then."""
+    weight that is written. Raises ArchError E0509 for arguments that do not go together, E0531 to E0533 where mapping,
+    checkpoint and spec disagree: nothing is written then."""
     from archdsl.estimates.counts import total
 
+    if output.suffix != ".arch":
+        raise error("E0509", f"`output` ends in .arch, unlike `{shortened(str(output))}`")
+    if check and (not weights or source.suffix == ".json"):
+        raise error("E0509", "`check` compares outputs: it needs the weights of a checkpoint")
+    if tolerance is not None and not check:
+        raise error("E0509", "`tolerance` goes with `check`", help="give `check` too, or leave it out")
     if check:
         compare.demand_packages()
     folder, found = opened(source, mapping, weights and source.is_dir())
@@ -140,7 +146,7 @@ def import_folder(
     demand_fixed(settings, model)
     report = ImportReport(
         spec=str(output), model_type=kind, family=settings.spec.name, parameters=total(model), weights=None, tensors=0,
-        files=[], doubts=[], difference=None, tolerance=tolerance,
+        files=[], doubts=[], difference=None, tolerance=TOLERANCE if tolerance is None else tolerance,
     )  # fmt: skip
     beside = folder.beside() if weights else {}  # before anything is written: it may be broken
     if weights and folder.shapes:
@@ -238,7 +244,8 @@ def convert_from(
     `source` may be a safetensors file, too, whose tensors have the spec's own names unless a `mapping` is given, or a
     folder that `compile --to hf` wrote of the spec. Before
     the mapping, prefixes of names are replaced: `renames` are pairs of an old and a new one. `doubted` is told what the
-    mapping has most likely wrong. Errors as for `import_folder`, and E0532 for prefixes that fit nothing."""
+    mapping has most likely wrong, before anything is written. Errors as for `import_folder`, and E0532 for prefixes
+    that fit nothing."""
     if mapping is None and source.suffix == ".safetensors":
         folder: Folder | GgufFile = Folder(source)
         found = renamed({info.path: info.path for info in saved(model)})
@@ -250,10 +257,11 @@ def convert_from(
         folder, found = opened(source, mapping)
     tensors = Renamed(folder, renames)
     mapper = Mapper(found, model, tensors.shapes)
-    weights_from(tensors, mapper, output, progress)
-    _carry_along(source, folder, output)
+    mapper.demand(tensors.shapes)
     for text in doubts(mapper):
         doubted(text)
+    weights_from(tensors, mapper, output, progress)
+    _carry_along(source, folder, output)
     return len(mapper.taken)
 
 

@@ -20,6 +20,7 @@ from interop.cases import CASES
 from safetensors.torch import load_file, save_file
 
 import archdsl
+from archdsl.api import import_weights
 from archdsl.diagnostics import ArchError
 from archdsl.estimates.counts import total
 from archdsl.frontend.load import load
@@ -439,6 +440,13 @@ def test_what_is_in_doubt_is_said(folders: Any, tmp_path: Path, run: Run) -> Non
     assert "in doubt: `model.layers.*.mlp.up_proj.weight` is given to `blocks.*.ffn.gate.weight`" in " ".join(
         said.split()
     )
+    told: list[tuple[str, bool]] = []
+    after = tmp_path / "after.safetensors"
+    lines = import_weights(
+        spec, folders("llama"), after, mapping=own, remark=lambda x: told.append((x, after.exists()))
+    )
+    assert [(line[:8], written) for line, written in told] == [("in doubt", False)]
+    assert len(lines) == 1
 
 
 def test_a_difference_above_the_tolerance_is_an_error(folders: Any, tmp_path: Path, run: Run) -> None:
@@ -643,6 +651,7 @@ def test_what_is_not_said_well(folders: Any, tmp_path: Path, run: Run, monkeypat
     for words, message in (
         (("import", folder, "-o", "m.py"), "ends in .arch"),
         (("import", folder, "-o", "m.arch", "--check", "--no-weights"), "needs the weights"),
+        (("import", folder, "-o", "m.arch", "--tolerance", "1"), "`tolerance` goes with `check`"),
         (("weights", "gpt2", "-o", "w"), "choose one"),
         (("weights", "gpt2", "--from", "gguf", folder, "-o", "w"), "the format is hf"),
         (("weights", "gpt2", "--to", "hf", "-o", "w"), "needs --weights"),

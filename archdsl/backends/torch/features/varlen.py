@@ -22,6 +22,6 @@ class Varlen(Section):
             raise error(
                 "E0528",
                 f"`--with varlen` has nothing to do in `{self.classes.model.name}`: "
-                "no mask is a window or documents alone, or both",
+                "no attention without `softcap` and `sink` has a mask that is a window or documents alone, or both",
                 help="leave it out: FlexAttention and the kernel for causal masks need no option",
             )
