@@ -350,6 +350,13 @@ def test_bfloat16_is_float32_outside(tmp_path: Path) -> None:
     (found,) = onnx.run_session(session, {"x": x}).values()
     assert (found == torch.from_numpy(x).bfloat16().float().numpy()).all()
     assert serialized(made)
+    step = write_steps(load(text=SPEC), GraphOptions(dtype="bfloat16"))["model"]
+    onnx._outside_in_float32(step)
+    graph = step.model.graph
+    kept = {x.name: x.dtype for x in (*graph.inputs, *graph.outputs) if "." in str(x.name)}
+    assert len(kept) == 8, "keys and values of two layers, those before and those after"
+    assert {*kept.values()} == {ir.DataType.BFLOAT16}
+    assert graph.outputs[0].dtype == ir.DataType.FLOAT
 
 
 # --- step by step -----------------------------------------------------------------------------------------------------

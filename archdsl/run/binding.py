@@ -22,8 +22,11 @@ NUMPY = {
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
     "tensor(bool)": np.bool_,
+    "tensor(bfloat16)": np.uint16,
 }
-"""The types of onnxruntime's inputs."""
+"""The types of onnxruntime's inputs; of bfloat16, which numpy does not have, the bits."""
+BFLOAT16 = 16
+"""Its number in ONNX (`TensorProto.BFLOAT16`)."""
 
 
 class BoundSession:
@@ -40,13 +43,15 @@ class BoundSession:
             self.device, self.index = "cuda", int(options["device_id"])
 
     def tensor(self, name: str, array: NDArray[Any]) -> Any:
-        """Return an array as a tensor on the CPU, in the type of the input `name`.
+        """Return an array as a tensor on the CPU, in the type of the input `name`; for bfloat16 of its bits.
 
         It stays where it was made: onnxruntime copies an input to where the graph reads it, and shapes are computed
         from inputs on the CPU."""
-        kind = NUMPY[self.inputs[name].type]
-        runtime = importlib.import_module("onnxruntime")
-        return runtime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array.astype(kind, copy=False)))
+        kind, value = self.inputs[name].type, importlib.import_module("onnxruntime").OrtValue
+        array = np.ascontiguousarray(array.astype(NUMPY[kind], copy=False))
+        if kind == "tensor(bfloat16)":
+            return value.ortvalue_from_numpy_with_onnx_type(array, BFLOAT16)
+        return value.ortvalue_from_numpy(array)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs by name, on the session's device, of inputs that may have further names. The device has

@@ -237,7 +237,7 @@ def open_decoder(made: Graphs, steps: DecodePlan, device: str) -> Decoder:
 
 def open_session(written: Written, numbers: Path, device: str) -> Any:
     """A session of onnxruntime for a graph whose weights lie in the file `numbers`. Of a graph in bfloat16, which numpy
-    does not have, inputs and outputs are float32."""
+    does not have, inputs and outputs are float32, but for those that steps give each other."""
     from archdsl.backends.onnx.store import serialized
 
     runtime = importlib.import_module("onnxruntime")
@@ -282,17 +282,22 @@ def _outside_in_float32(written: Written) -> None:
     graph = written.model.graph
     half, single = ir.DataType.BFLOAT16, ir.DataType.FLOAT
     for i, x in enumerate(list(graph.inputs)):
-        if x.dtype == half:
+        if x.dtype == half and not _stays(x.name):
             outer = ir.Value(name=x.name, type=ir.TensorType(single), shape=x.shape)
             x.name = f"{x.name}/bfloat16"
             graph.inputs[i] = outer
             graph.insert_before(graph[0], ir.node("Cast", [outer], {"to": half.value}, outputs=[x], name=x.name))
     for i, x in enumerate(list(graph.outputs)):
-        if x.dtype == half:
+        if x.dtype == half and not _stays(x.name):
             outer = ir.Value(name=x.name, type=ir.TensorType(single), shape=x.shape)
             x.name = f"{x.name}/bfloat16"
             graph.outputs[i] = outer
             graph.append(ir.node("Cast", [x], {"to": single.value}, outputs=[outer], name=x.name))
+
+
+def _stays(name: str | None) -> bool:
+    """Whether an input or output of a step is what steps give each other, which no array holds."""
+    return name is not None and name.startswith(("past_key_values.", "present."))
 
 
 # --- what there must be -----------------------------------------------------------------------------------------------
