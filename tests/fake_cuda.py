@@ -51,7 +51,7 @@ LOOPS = {
     "qwen3_next": DELTA,
     "ntm": CELL,
     "rnn_encoder_decoder:cho": CELL,
-    "rwkv": DELTA,
+    "rwkv": "its recurrence is one of a kind, written out for each position",
     "seq2seq_attention": CELL,
     "show_attend_tell": CELL,
 }
@@ -65,7 +65,7 @@ MANY = {
     "gpt_oss": (90, "sinks, which no fused kernel has in a step, and experts with biases"),
     "qwen3_next": (90, DELTA),
     "performer": (80, "random directions in four blocks, for queries and for keys"),
-    "rwkv7": (80, "four low-rank layers, shifts and the delta rule"),
+    "rwkv": (80, "low-rank layers, shifts and a recurrence of its own"),
 }
 """The most kernels of a layer in a decode step; models with layers of more, and what they have them for."""
 WAITS = {
@@ -292,7 +292,8 @@ class Runs:
         yield "loss", watched(lambda: module(**given).backward(), module)
 
     def steps(self) -> Iterator[tuple[str, Report]]:
-        """A prompt and one position more, with caches that grow and caches that keep their addresses; sampling."""
+        """A prompt and one position more, with caches that grow and with those of prompts of several lengths, which
+        keep their addresses; sampling."""
         try:
             module, file = self.made("generate")
         except ArchError:
@@ -300,13 +301,18 @@ class Runs:
         step = getattr(module, "step", module.forward)
         token, *others = inspect.signature(step).parameters
         given = self.inputs(self.length)
+        prompt, new = given[token], given[token][:, :1]
         more = {n: given[n] for n in others if n in given}
         with torch.no_grad():
-            for kind, static in (("", False), (", static", True)):
-                cache = file.Cache(self.length + 8, None, static)
-                prompt, new = given[token], given[token][:, :1]
-                yield f"prompt{kind}", watched(lambda c=cache, x=prompt: step(x, cache=c, **more), module)
-                yield f"step{kind}", watched(lambda c=cache, x=new: step(x, cache=c), module)
+            lengths = torch.full(prompt.shape[:1], self.length - 4, device="cuda")
+            for kind, cache in (
+                ("", file.Cache(self.length + 8)),
+                (", static", file.Cache(self.length + 8, lengths, static=True)),
+            ):
+                if "at" in others:
+                    more["at"] = lengths - 1
+                yield f"prompt{kind}", watched(lambda c=cache: step(prompt, cache=c, **more), module)
+                yield f"step{kind}", watched(lambda c=cache: step(new, cache=c), module)
             if hasattr(file, "sample"):
                 logits = torch.empty(2, 1000, dtype=torch.bfloat16, device="cuda")
                 yield "sample", watched(lambda: file.sample(logits, 0.7, 50, 0.9, None))

@@ -74,6 +74,17 @@ def test_lengths_that_are_marked_take_one_graph(name: str) -> None:
     assert counter.frame_count == 1
 
 
+def test_divisors_of_longrope_survive_another_device_and_type() -> None:
+    """They are in no checkpoint; in bfloat16 they would turn far positions by other angles."""
+    made: Any = module(spec(LONGROPE))
+    with torch.device("meta"):
+        other = type(made)()
+    other.to_empty(device="cpu").init_weights()
+    other.load_state_dict(made.state_dict())
+    assert torch.equal(other(tokens(2, 16)), made(tokens(2, 16)))
+    assert torch.equal(other.bfloat16().longrope.bits, made.longrope.bits)
+
+
 def kinds() -> list[Any]:
     """Models, and of one why it fails."""
     fails = pytest.mark.xfail(raises=RuntimeError, reason=STRIDES)
