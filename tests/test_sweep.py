@@ -214,6 +214,11 @@ def test_what_cannot_be_drawn(tiny: Path, options: tuple[str, ...], said: str) -
     assert not Path("a.svg").exists()
 
 
+def test_a_sweep_without_a_model_names_no_loss(tiny: Path) -> None:
+    status, out = run("sweep", tiny, "--set", "heads=3,5", "--memory")
+    assert (status, "checkpointing: none" in out, "None" in out) == (1, True, False), out
+
+
 @pytest.mark.parametrize(
     ("options", "how"),
     [

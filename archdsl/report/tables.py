@@ -598,7 +598,8 @@ def _asked(m: MemoryAsked, seq: int | None = None) -> str:
     copied = ", fp32 master weights" if m.master_weights and m.dtype != "float32" else ""
     types = ((m.weights, "weights"), (m.kv_cache, "KV cache"))
     decoding = "".join(["decoding", *(f", {dtype} {name}" for dtype, name in types if dtype != m.dtype)])
-    training = f"{m.optimizer}{copied}; activation checkpointing: {m.checkpoint}; {m.loss} loss"
+    loss = f"; {m.loss} loss" if m.loss is not None else ""
+    training = f"{m.optimizer}{copied}; activation checkpointing: {m.checkpoint}{loss}"
     length = f", sequence length {seq:,}" if seq is not None else ""
     return f"batch size {m.batch:,}{length}; {m.dtype}, {decoding if m.decode else training}"
 
