@@ -57,11 +57,12 @@ LOOPS = {
 }
 """How the names of models begin that take one position after another, and why."""
 KERNELS = 70
+SOFTCAP = "soft-capped scores, which no fused kernel has in a step"
 MANY = {
     "deepseek_v2": (80, "latents, and routing"),
     "deepseek_v3": (80, "latents, and routing among groups of experts"),
-    "gemma2": (80, "soft-capped scores, which no fused kernel has in a step"),
-    "t5gemma": (110, "the same, among the decoder's positions and with the encoder's"),
+    "gemma2": (80, SOFTCAP),
+    "t5gemma": (110, f"{SOFTCAP}, in two attentions"),
     "gpt_oss": (90, "sinks, which no fused kernel has in a step, and experts with biases"),
     "qwen3_next": (90, DELTA),
     "performer": (80, "random directions in four blocks, for queries and for keys"),
@@ -257,9 +258,10 @@ class Runs:
         """A module in bfloat16 with sections, and its file."""
         cls = load_source(emit(self.model, Extras(frozenset(sections))))
         file = sys.modules[cls.__module__]
-        for name, plain in (("fused_block_mask", "create_block_mask"), ("fused_attention", "flex_attention")):
-            if hasattr(file, name):  # compiled on a GPU
-                setattr(file, name, {"flex_attention": flex_attention}.get(plain, getattr(file, plain)))
+        if hasattr(file, "fused_block_mask"):  # compiled on a GPU
+            file.fused_block_mask = file.create_block_mask
+        if hasattr(file, "fused_attention"):
+            file.fused_attention = flex_attention
         torch.set_default_dtype(torch.bfloat16)
         try:
             with torch.device("cuda"):
