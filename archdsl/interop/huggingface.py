@@ -266,38 +266,48 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
             found.values[ours], found.fields[ours] = a / b, f"{above} / {below}"
     counts = counts_of(mapping.spec, model) if any(f.kinds for f in mapping.fields) else {}
     first = {f.names[0] for f in mapping.fields}
+    given: set[str] = set()
+    """What a field of the config says, and not its default."""
     for f in mapping.fields:
         empty: tuple[Any, ...] = (None,) if f.by_index else (None, [])
         name = next((n for n in f.names if leaves.get(n) not in empty), None)
         if name is None and f.default is None:
             raise error("E0533", f"config.json has no `{f.names[0]}`")
-        if name is None and f.ours in found.values and not f.kinds:
-            continue  # the first default counts, and what the config says
         there = [n for n in f.names if n in leaves]
+        if name is None and f.ours in found.values and not f.kinds:
+            before, own = found.values[f.ours], json.loads(f.default or "null")
+            if f.ours in given and own is not None and (there or own != before):
+                text = f"`{there[0]}` of config.json is null" if there else f"config.json has no `{f.names[0]}`"
+                text += "" if there else f", which is {json.dumps(own)} then"
+                other = f"`{found.fields[f.ours]}` is {shortened(json.dumps(before), 60)}"
+                raise error("E0533", f"{text}, and {other}: the spec has one `{f.ours}` for both")
+            continue  # the first default counts, and what the config says
         if name is not None and name != there[0] and isinstance(leaves[name], bool):
             name = None  # transformers takes null for false there, and not for what another field says
         default = "null" if there and not f.kinds else f.default
         value = leaves[name] if name is not None else json.loads(default or "null")
-        for n in there if not f.kinds else ():  # another name of the field, where it is none of another field
-            if n not in first and leaves[n] not in (*empty, value, *f.also):
+        for n in there:  # another name of the field, where it is none of another field
+            alike = not f.kinds or type(leaves[n]) is type(value)  # kinds may be a list or a word
+            if n not in first and alike and leaves[n] not in (*empty, value, *f.also):
                 text = f"`{name}` of config.json is {shortened(json.dumps(value), 60)}"
                 raise error("E0533", f"{text}, and `{n}`, its other name, {shortened(json.dumps(leaves[n]), 60)}")
         if f.kinds and value is not None:
             count = counts.get(f.ours, "layers")
             layers = _layers(f, name or f.names[0], value, _number_of_layers(found, count))
-            before = found.values.get(f.ours)
-            found.values[f.ours] = layers if before is None else before.both(layers, name or f.names[0])
+            earlier = found.values.get(f.ours)
+            found.values[f.ours] = layers if earlier is None else earlier.both(layers, name or f.names[0])
             found.values.setdefault(count, len(layers.names))
             found.fields.setdefault(count, name or f.names[0])
         elif f.ours.isidentifier() and f.ours not in CONSTANTS:
             said_by = found.fields.setdefault(f.ours, name or f.names[0])
+            given |= {f.ours} if name is not None else set()
             if found.values.setdefault(f.ours, value) not in (None, value):
                 text = f"`{name or f.names[0]}` of config.json is {shortened(json.dumps(value), 60)}"
                 other = shortened(json.dumps(found.values[f.ours]), 60)
                 raise error("E0533", f"{text}, `{said_by}` is {other}, and the spec has one `{f.ours}` for both")
             if found.values[f.ours] is None and f.default in (None, "null"):
                 del found.values[f.ours]
-        elif value is not None or (there and f.default not in (None, "null")):
+        elif value is not None or there:
             found.demands.append((f, value))
     _demand_both(mapping, leaves)
     if said:
@@ -376,6 +386,8 @@ def demand_fixed(settings: Settings, model: Model) -> None:
     wrong, known = [], settings.values | numbers_of(model)
     for f, value in settings.demands:
         own = _worth(f, known)
+        if value is None and f.default == "null" and not isinstance(own, bool):
+            continue
         value = False if value is None and isinstance(own, bool) else value
         if isinstance(own, list):
             words = value.split("|") if isinstance(value, str) else value
