@@ -287,8 +287,9 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
         default = "null" if there and not f.kinds else f.default
         value = leaves[name] if name is not None else json.loads(default or "null")
         for n in there:  # another name of the field, where it is none of another field
-            alike = not f.kinds or type(leaves[n]) is type(value)  # kinds may be a list or a word
-            if n not in first and alike and leaves[n] not in (*empty, value, *f.also):
+            # Kinds of layers may be a list and a word, which are not compared.
+            silent = type(leaves[n]) is not type(value) if f.kinds else leaves[n] in empty
+            if n not in first and not silent and leaves[n] not in (value, *f.also):
                 text = f"`{name}` of config.json is {shortened(json.dumps(value), 60)}"
                 raise error("E0533", f"{text}, and `{n}`, its other name, {shortened(json.dumps(leaves[n]), 60)}")
         if f.kinds and value is not None:

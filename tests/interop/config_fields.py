@@ -5,8 +5,8 @@
 Each field of each type's config.json, as `save_pretrained` writes it, as a file of few fields has it, and as the source
 of its classes reads it, gets other legal values: at least two, where a field has two.  A value that an import accepts
 without writing another spec must leave transformers' own outputs, same weights, bitwise as they were.  With `--write`
-what was compared goes into `config_fields.json`, to which `test_config_fields.py` holds every field that an import may
-pass over.
+fields that an import may pass over go into `config_fields.json`, to which `test_config_fields.py` holds them, and those
+of which it should not.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import math
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -63,6 +64,7 @@ KINDS = ("full_attention", "sliding_attention", "chunked_attention", "linear_att
 LEGAL: dict[str, list[Any]] = {
     "out_features": [["stage1"], ["stage2"]],
     "vocab_list": [["<cls>", "a"], ["<cls>", "a", "b"]],
+    "cache_implementation": ["offloaded", "dynamic", "static"],
     "chunk_size_feed_forward": [1, 2, 4, 8],
     "mtp_hybrid_override_pattern": ["E", "*E"],
     "mrope_section": [[1, 2, 1], [2, 1, 1]],
@@ -78,10 +80,16 @@ NOTHING: list[Any] = [False, 0, []]
 class Tried:
     """What other values of one field change in what transformers computes."""
 
+    default: Any
+    """Its value in the first model; a bool has only one other."""
+    others: int
+    """How many other legal values were compared, of the class that has the fewest."""
     same: list[Any] = field(default_factory=list)
     """Values that change no bit, at most `ENOUGH`."""
     rounding: list[Any] = field(default_factory=list)
-    """Values that change rounding alone, by less than `ROUNDING`: other kernels, sums in other pieces."""
+    """Values that change rounding alone: other kernels, sums in other pieces."""
+    apart: float = 0.0
+    """The largest difference that these make, relative to the largest output."""
     changed: list[Any] = field(default_factory=list)
 
     def add(self, value: Any, apart: float) -> None:
@@ -89,12 +97,8 @@ class Tried:
         into = self.same if apart == 0 else self.rounding if apart < ROUNDING else self.changed
         if value not in into and (into is not self.same or len(into) < ENOUGH):
             into.append(value)
-
-    @property
-    def enough(self) -> bool:
-        """Whether two values were compared, or the only other one of a bool."""
-        values = [*self.same, *self.rounding]
-        return len(values) >= (1 if all(isinstance(v, bool) for v in values) else 2)
+        if into is self.rounding:
+            self.apart = max(self.apart, apart)
 
 
 class Subject:
@@ -279,8 +283,8 @@ def changed(config: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
     return {n: v for n, v in {**config, first: value}.items() if v is not ABSENT}
 
 
-def compared(subject: Subject) -> Iterator[tuple[str, Any, float]]:
-    """Yield each field, other legal values that an import passes over, and what they change: `ENOUGH` that
+def compared(subject: Subject) -> Iterator[tuple[str, Any, Any, float]]:
+    """Yield each field, its value, other legal values that an import passes over, and what they change: `ENOUGH` that
     change nothing, and all that are false. That it is left out is yielded where it changes something."""
     there = dict(config_fields(subject.config))
     for name, value in subject.fields().items():
@@ -293,7 +297,7 @@ def compared(subject: Subject) -> Iterator[tuple[str, Any, float]]:
             config = changed(subject.config, name, other)
             if subject.passed_over(config) and (apart := subject.effect(config)) is not None:
                 if other is not ABSENT or apart > 0:
-                    yield name, other, apart
+                    yield name, value, other, apart
                 count += apart == 0
 
 
@@ -340,6 +344,7 @@ def main() -> None:
         started = time.time()
         rows: dict[str, Tried] = {}
         for case in [case for case in cases if case.kind == kind]:
+            counts: dict[str, int] = {}
             for full in (True, False):
                 where = f"{kind} {case.model} {'full' if full else 'few'}"
                 try:
@@ -347,19 +352,24 @@ def main() -> None:
                 except ArchError as problem:
                     print(where, problem)
                     continue
-                for name, value, apart in compared(subject):
-                    rows.setdefault(name, Tried()).add(value, apart)
+                tried = [*compared(subject)]
+                for name, own, value, apart in tried:
+                    rows.setdefault(name, Tried(own, 1000)).add(value, apart)
                     if apart > 0:
                         print(f"{where}: {name} = {json.dumps(value)} changes outputs by {apart:.1e}", flush=True)
+                for name, count in Counter(name for name, *_ in tried).items():
+                    counts[name] = max(count, counts.get(name, 0))
                 if options.pairs and full:
                     for a, x, b, y in pairs(subject, rows):
                         said = f"{a} = {json.dumps(x)}, {b} = {json.dumps(y)}"
                         print(f"{where}: {said} change the outputs", flush=True)
-        data[kind] = {name: row.__dict__ for name, row in sorted(rows.items())}
+            for name, count in counts.items():
+                rows[name].others = min(rows[name].others, count)
+        passed = {n for n in rows if n in named_mapping(kind).ignored or is_neutral(n)}
+        data[kind] = {n: row.__dict__ for n, row in sorted(rows.items()) if n in passed or row.changed}
         for name, row in rows.items():
-            ignored = name in named_mapping(kind).ignored or is_neutral(name)
-            if ignored and not row.enough:
-                print(f"{kind}: {name} was compared at one other value: {json.dumps(row.__dict__)}")
+            if name in passed and row.others < (1 if isinstance(row.default, bool) else 2):
+                print(f"{kind}: {name} has {row.others} other value: {json.dumps(row.__dict__)}")
         print(f"{kind} {len(rows)} fields, {time.time() - started:.1f} s", flush=True)
         if options.write:
             lines = ",\n".join(f"{json.dumps(kind)}: {json.dumps(data[kind])}" for kind in sorted(data))
