@@ -277,8 +277,9 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
         if name is None and f.ours in found.values and not f.kinds:
             before, own = found.values[f.ours], json.loads(f.default or "null")
             if f.ours in given and own is not None and (there or own != before):
-                text = f"`{there[0]}` of config.json is null" if there else f"config.json has no `{f.names[0]}`"
-                text += "" if there else f", which is {json.dumps(own)} then"
+                text = f"config.json has no `{f.names[0]}`, which is {json.dumps(own)} then"
+                if there:
+                    text = f"`{there[0]}` of config.json is {json.dumps(leaves[there[0]])}"
                 other = f"`{found.fields[f.ours]}` is {shortened(json.dumps(before), 60)}"
                 raise error("E0533", f"{text}, and {other}: the spec has one `{f.ours}` for both")
             continue  # the first default counts, and what the config says
