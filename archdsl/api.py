@@ -117,8 +117,8 @@ def _demand_run(batch: object, seq: object) -> None:
 def _demand_training(
     dtype: object, optimizer: object, checkpoint: object, loss: object, in_float32: Mapping[str, bool]
 ) -> None:
-    """Raise ArchError E0509 for arguments about a training step that are no such thing, and for one of `in_float32`
-    where all is."""
+    """Raise ArchError E0509 for a type, optimizer, checkpointing or loss that there is not. `in_float32` says which
+    arguments are given that keep something in float32: they are refused where `dtype` is that already."""
     from archdsl.estimates.dtypes import Dtype
     from archdsl.estimates.loss import Loss
     from archdsl.estimates.memory import Optimizer

@@ -188,7 +188,8 @@ class Saving(Sized):
     ) -> None:
         super().__init__(sizes, dtype, cut or Cut())
         self.scores = scores
-        """Says in which type attention stores all scores; None where it stores none."""
+        """Returns the type in which an attention keeps all its scores for the backward pass; None where it keeps
+        none."""
         self.stored: dict[str, float] = {}
         """The bytes of such scores, by the path of the attention."""
         self.wants = wanting(graph) if wants is None else wants
@@ -258,9 +259,10 @@ class Saving(Sized):
             ]
             for i, (amount, dtype) in enumerate((*saved.own, *scores)):
                 numbers = whole_at(amount.flops, self.sizes) / self.cut.share(node.outputs[0])
-                yield (id(node), i), numbers * width(dtype, self.dtype)
-                if i == len(saved.own):
-                    self.stored[node.path] = numbers * width(dtype, self.dtype)
+                size = numbers * width(dtype, self.dtype)
+                yield (id(node), i), size
+                if i == len(saved.own):  # the scores themselves
+                    self.stored[node.path] = size
             for inner in node.blocks.values():
                 yield from self.with_rows(node, inner, self.of).items()
 
@@ -314,14 +316,14 @@ class Stretch(Frozen):
 
     phase: Literal["forward", "objective", "backward"]
     part: str
-    """A path of weights, `model` for what stands in the model itself; "" for the objective."""
+    """The path of a layer; `model` outside of layers, and "" for the objective."""
     live: float
     """At its end."""
     most: float
 
     @property
     def event(self) -> str:
-        """Return what reports call it."""
+        """Return its name in reports: `forward blocks.3`."""
         return f"{self.phase} {self.part}" if self.part else self.phase
 
 

@@ -85,7 +85,7 @@ def _heads(call: AttentionCall, shared: bool) -> list[str]:
 def _flash(call: AttentionCall, sm: Capability) -> list[str]:
     why = _all(call, HALF) + _heads(call, shared=True)
     if sm < (8, 0):
-        why.append(_capability(sm))
+        why.append(f"sm{sm[0]}{sm[1]}")
     if call.mask is not None:
         why.append("a mask")
     dim = call.q[-1]
@@ -122,10 +122,6 @@ def _cudnn(call: AttentionCall) -> list[str]:
     return why
 
 
-def _capability(sm: Capability) -> str:
-    return f"sm{sm[0]}{sm[1]}"
-
-
 class StoredScores:
     """Says of each attention of a model whether its scores are stored on a device, where something is known of it."""
 
@@ -133,9 +129,9 @@ class StoredScores:
         self.sm = None if device is None else device.capability
         self.sizes, self.dtype, self.trains = dict(sizes), dtype, trains
         self.why: dict[OpNode, str] = {}
-        """Why no fused kernel takes an attention; nothing of one that is fused."""
+        """By attention, why no fused kernel takes it; "" where one does."""
         self.paths: dict[str, str] = {}
-        """The same by the path of each that stores its scores."""
+        """The same by path, of those alone whose scores are stored."""
 
     def __call__(self, node: FlatOp) -> str | None:
         """Return the type of the scores that an op stores; None where it stores none."""
@@ -147,11 +143,12 @@ class StoredScores:
         return SCORES
 
     def reason(self, node: FlatOp) -> str:
-        """Return why no fused kernel takes an attention; nothing where one does, or nothing is known."""
+        """Return why no fused kernel takes an attention; "" where one does, or nothing is known of the device."""
         call = self.call(node) if self.sm is not None else None
-        if call is None or self.sm is None or fused(call, self.sm):
+        refused = refusals(call, self.sm) if call is not None and self.sm is not None else {}
+        if not all(refused.values()):
             return ""
-        return "; ".join(f"{kernel}: {', '.join(why)}" for kernel, why in refusals(call, self.sm).items())
+        return "; ".join(f"{kernel}: {', '.join(why)}" for kernel, why in refused.items())
 
     def call(self, node: FlatOp) -> AttentionCall | None:
         """How a whole sequence attends in emitted code; None of what is no attention, and where no kernel is asked."""

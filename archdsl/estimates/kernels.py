@@ -28,7 +28,6 @@ from archdsl.estimates.mask_density import count
 from archdsl.frozen import Frozen
 from archdsl.ir.cost import Amount, Cost, elements, whole_at
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import Saved
 from archdsl.passes.decode import ALL, NEW, DecodePlan
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, FlatWeight
 from archdsl.passes.gradients import wanting
@@ -335,9 +334,11 @@ class _KernelWalk(Sized):
 
     def stored(self, node: FlatOp) -> float:
         """Bytes of scores that attention writes and reads: their product, the softmax of it, the sum of values."""
-        saved = node.node.op.saves(node.node) if self.scores is not None else Saved()
-        kind = self.scores(node) if self.scores is not None and saved.scores else None
-        return 4 * whole_at(saved.scores[0][0].flops, self.sizes) * width(kind, self.dtype) if kind is not None else 0.0
+        kind = self.scores(node) if self.scores is not None else None
+        if kind is None:
+            return 0.0
+        numbers, _ = node.node.op.saves(node.node).scores[0]
+        return 4 * whole_at(numbers.flops, self.sizes) * width(kind, self.dtype)
 
     def carried(self, node: FlatOp) -> float:
         """Bytes of states that a step of decoding reads and writes."""

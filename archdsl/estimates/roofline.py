@@ -507,7 +507,7 @@ class _Roofline:
         )
 
     def stored_scores(self) -> Iterator[str]:
-        """What there is to say of attention whose scores are stored on the device."""
+        """Yield a note for each reason why scores are stored, with the attentions and the GiB of a layer."""
         why, bytes_of = self.step.stored.paths, self.step.saving.stored
         for reason in dict.fromkeys(why.values()):
             paths = [path for path, other in why.items() if other == reason]

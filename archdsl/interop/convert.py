@@ -242,10 +242,9 @@ def convert_from(
     """Write the weights of a checkpoint in the names of a spec; how many tensors of theirs there are.
 
     `source` may be a safetensors file, too, whose tensors have the spec's own names unless a `mapping` is given, or a
-    folder that `compile --to hf` wrote of the spec. Before
-    the mapping, prefixes of names are replaced: `renames` are pairs of an old and a new one. `doubted` is told what the
-    mapping has most likely wrong, before anything is written. Errors as for `import_folder`, and E0532 for prefixes
-    that fit nothing."""
+    folder that `compile --to hf` wrote of the spec. Before the mapping, prefixes of names are replaced: `renames` are
+    pairs of an old and a new one. `doubted` is told what the mapping has most likely wrong, before anything is written.
+    Errors as for `import_folder`, and E0532 for prefixes that fit nothing."""
     if mapping is None and source.suffix == ".safetensors":
         folder: Folder | GgufFile = Folder(source)
         found = renamed({info.path: info.path for info in saved(model)})

@@ -321,8 +321,8 @@ def settings_of(mapping: CheckpointFile, config: Mapping[str, Any]) -> Settings:
 
 
 def _demand_both(mapping: CheckpointFile, leaves: Mapping[str, Any]) -> None:
-    """Raise ArchError E0533 where a config has one of several fields for a number that may be absent, and not the
-    others."""
+    """Raise ArchError E0533 where several fields say one number, which may be absent, and a config has only some of
+    them."""
     shared: dict[str, list[MappedField]] = {}
     for f in mapping.fields:
         if f.ours.isidentifier() and f.ours not in CONSTANTS and not f.kinds:

@@ -214,7 +214,7 @@ def _demand_kind(name: str, value: Any, default: ast.Expr, tree: ast.File, field
 
 
 KINDS = {bool: "true or false", str: "a word"}
-"""What a `let` of a family is, by the type of its constant, where that is no number."""
+"""What a message calls the value of a `let`, by the type of its constant; else it is a number."""
 
 
 def _unlike(name: str, value: Any, what: str, fields: Mapping[str, str]) -> ArchError:

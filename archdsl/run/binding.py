@@ -37,7 +37,7 @@ class BoundSession:
         self.inputs = {i.name: i for i in session.get_inputs()}
         self.outputs = [o.name for o in session.get_outputs()]
         self.device, self.index = "cpu", 0
-        """Where outputs stay."""
+        """The device on which outputs stay, and its number."""
         if session.get_providers()[0] == "CUDAExecutionProvider":
             options = session.get_provider_options()["CUDAExecutionProvider"]
             self.device, self.index = "cuda", int(options["device_id"])

@@ -69,7 +69,7 @@ class Decoder(Sequences):
         return self.encoder.run({n: self.encoder.tensor(n, inputs[n]) for n in self.encoder.inputs})
 
     def _start(self, inputs: Arrays) -> dict[str, Any]:
-        """Return what is kept before the first step: nothing."""
+        """Return the empty caches that the first step is given, by the name of its input."""
         shapes = ((v.shape, inputs[name].shape) for name, v in self.model.inputs)
         known = {str(d.value): n for dims, sizes in shapes for d, n in zip(dims, sizes, strict=True)}
         known |= {"batch_size": len(next(iter(inputs.values()))), "past_sequence_length": 0}

@@ -178,7 +178,8 @@ def fits(torch: Any, model: Model, device: torch.device, dtype: str, gradients: 
 
 
 def memory_of(torch: Any, device: torch.device) -> int | None:
-    """Return the bytes that are free on a GPU, or those of this machine; None where nothing says so."""
+    """Return the free bytes of a GPU, or all bytes of this machine's memory for the CPU; None where these are not
+    known."""
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
         return free
