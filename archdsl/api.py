@@ -350,7 +350,9 @@ def estimate(
     report = MemoryReport(**dict(counted), memory=bytes_of)
     if not spread:
         return report
-    return with_machines(report, loaded, plan, cluster, fused=fused, mfu=mfu, tokens=tokens, price=price)
+    by_mesh = mesh is not None
+    how: dict[str, Any] = {"fused": fused, "mfu": mfu, "tokens": tokens, "price": price}
+    return with_machines(report, loaded, plan, cluster, by_mesh=by_mesh, **how)
 
 
 def _demand_together(asked: Collection[str]) -> None:

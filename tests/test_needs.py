@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from typing import Any
 
 import pytest
@@ -11,10 +13,12 @@ from cli_tools import run
 import archdsl
 from archdsl.estimates.fit import fit
 from archdsl.estimates.hardware import device, devices
+from archdsl.estimates.machines import MachinesReport
 from archdsl.estimates.memory import estimate as memory
 from archdsl.estimates.mesh import parse_mesh
 from archdsl.estimates.needs import Need, Workload, needs
 from archdsl.estimates.sharding import Step, StepPlan
+from archdsl.report.tables import _gib, answer_view, plain_text
 
 GIB = 1 << 30
 
@@ -50,7 +54,8 @@ def test_every_command_says_the_same() -> None:
     assert found["memory"]["dtype"] == found["roofline"]["dtype"] == "bfloat16"
     status, out = run("estimate", *options)
     assert status == 0
-    assert out.splitlines()[2].split() == ["training", "73.82", "GiB", "fits", *out.splitlines()[2].split()[4:]]
+    assert out.splitlines()[1] == "Training needs 73.8 GiB on one GPU and fits in 78.65"
+    assert out.splitlines()[4].split()[:4] == ["training", "73.82", "GiB", "fits"]
     most = fit(
         "llama3_8b",
         vary=["batch"],
@@ -145,3 +150,108 @@ def test_memory_that_can_be_used() -> None:
     assert shown == pytest.approx({"h100_sxm": 79.65, "h200_sxm": 140.4, "b200_sxm": 178.35})
     assert device("h100_sxm").model_copy(update={"reserve_gib": 3.5}).usable == int(76.15 * GIB)
     assert device("mi250x").peak["bfloat16"] == 383e12 / 2
+
+
+RUNS: list[tuple[str, str]] = [
+    ("llama3_8b", "--accelerator h100_sxm --batch 8 --seq 8192"),
+    ("llama3_8b", "--accelerator h100_sxm --devices 8 --batch 32 --seq 4096"),
+    (
+        "llama3_8b",
+        "--accelerator a100_sxm_80gb --mesh tp=4,pp=2 --batch 64 --micro-batches 4 --interleave 2 --seq 8192",
+    ),
+    ("llama3_70b", "--accelerator h100_sxm"),
+    ("llama3_8b", "--accelerator l40s --devices 2 --batch 80 --micro-batches 5 --seq 8192"),
+    ("llama3_8b", "--accelerator a10 --mesh dp=2,tp=4 --seq 8192 --loss eager --attention eager"),
+    ("deepseek_v3", "--accelerator h200_sxm --mesh dp=8,tp=8,ep=8"),
+    ("gemma3_4b", "--accelerator l40s --devices 4 --batch 32 --micro-batches 2 --loss eager"),
+    ("gpt2", "--accelerator t4 --batch 64 --checkpoint full --checkpoint-every 4"),
+    ("gpt2_xl", "--accelerator rtx_4090 --batch 4 --dtype float32"),  # no network: at most a machine
+    ("mamba_130m", "--accelerator l4 --batch 64"),
+    ("jamba", "--accelerator b200_sxm"),
+]
+
+
+def changed(arguments: list[str], advised: list[str]) -> list[str]:
+    """The arguments with the advised options in place of those that were given."""
+    flags = {"--sequence-parallel"}
+    options: dict[str, list[str]] = {}
+    for given in (arguments, advised):
+        left = iter(given)
+        options |= {name: [] if name in flags else [next(left)] for name in left}
+    return [word for name, value in options.items() for word in (name, *value)]
+
+
+@pytest.mark.parametrize(("spec", "run_at"), RUNS)
+def test_advised_options_bring_the_figure(spec: str, run_at: str) -> None:
+    """The run that is advised needs what was said, and where it fits no option of it could be left as it was."""
+    found = json.loads(run("estimate", spec, *run_at.split(), "--json")[1])
+    training, other = found["needs"][0], found["advice"]
+    assert not training["fits"]
+    assert other["bytes"] < training["bytes"]
+    again = json.loads(run("estimate", spec, *changed(run_at.split(), other["options"]), "--json")[1])
+    assert again["needs"][0]["bytes"] == other["bytes"]
+    assert again["needs"][0]["fits"] == other["fits"]
+    for name in {"--checkpoint", "--zero", "--micro-batches"} & {*other["options"]} if other["fits"] else ():
+        at = other["options"].index(name)
+        fewer = [*other["options"][:at], *other["options"][at + 2 :]]
+        status, out = run("estimate", spec, *changed(run_at.split(), fewer), "--json")
+        assert status or not json.loads(out)["needs"][0]["fits"], name
+
+
+@pytest.mark.parametrize(("spec", "run_at"), [run for run in RUNS if run[0] != "deepseek_v3"])
+def test_the_head_is_a_sentence_of_the_figures(spec: str, run_at: str) -> None:
+    report = archdsl.estimate(spec, **keywords(run_at))
+    assert isinstance(report, MachinesReport)
+    assert report.roofline is not None
+    assert report.advice is not None
+    need, other = report.needs[0], report.advice
+    head, said = plain_text(*answer_view(report)).splitlines()[:2]
+    parts = re.fullmatch(
+        r"Training needs ([\d,.]+) GiB on (?:each|one) GPU and does not fit in ([\d.]+): "
+        r"[a-z ]+ (?:is|are) (?:up to )?([\d,.]+) of it; (?:even )?`(.*)` (?:brings it to|needs) ([\d,.]+)",
+        said,
+    )
+    assert parts is not None
+    size, usable, term, options, least = parts.groups()
+    assert shlex.split(options) == other.options
+    assert said.endswith(f"brings it to {least}") == other.fits
+    numbers = (need.bytes, report.roofline.usable, max(need.terms.values()), other.bytes)
+    for text, number in zip((size, usable, term, least), numbers, strict=True):
+        assert float(text.replace(",", "")) == pytest.approx(number / GIB, rel=5e-3)
+    assert f"batch size {report.sharding.batch}" in head
+
+
+def keywords(arguments: str) -> dict[str, Any]:
+    """The arguments of the command as those of the function."""
+    words = arguments.replace("--", "").replace("-", "_").split()
+    return {name: int(text) if text.isdecimal() else text for name, text in zip(words[::2], words[1::2], strict=True)}
+
+
+def test_what_fits_gets_no_advice() -> None:
+    assert json.loads(run("estimate", "gpt2", "--accelerator", "h100_sxm", "--json")[1])["advice"] is None
+    assert (
+        run("estimate", "gpt2", "--mesh", "dp=2")[1]
+        .splitlines()[1]
+        .startswith("Training needs 2.56 GiB on each device: ")
+    )
+
+
+@pytest.mark.parametrize("above", [-1, 0, 1, 100_000])
+def test_a_size_next_to_the_limit_reads_as_it_is(above: int) -> None:
+    """To three digits 78.66 GiB would be 78.7, of 78.65 usable."""
+    usable = device("h100_sxm").usable
+    shown, room = (float(text) for text in (_gib(usable + above, usable), _gib(usable, digits=4)))
+    assert (shown <= room) == (above <= 0)
+
+
+@pytest.mark.parametrize("spec", ["gpt2", "t5_small", "jamba"])
+def test_what_else_estimate_says_is_said_and_works(spec: str) -> None:
+    status, out = run("estimate", spec)
+    last = out.splitlines()[-1]
+    options = re.findall(r"(--\S+) ([^\s,]+)", last)
+    assert status == 0
+    assert len(options) >= 3
+    for option in options:
+        status, more = run("estimate", spec, *option)
+        assert status == 0
+        assert last not in more

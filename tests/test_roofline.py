@@ -551,7 +551,8 @@ def test_command() -> None:
     )
     status, out = run("estimate", *asked)
     assert status == 0
-    assert "NVIDIA H100 SXM5 × 8; bfloat16, element-wise ops fused; batch size 8, sequence length 1,024" in out
+    assert out.startswith("gpt2 on 8 × NVIDIA H100 SXM5 (dp = 8): bfloat16, adamw, chunked loss; batch size 8, ")
+    assert "element-wise ops fused" in out
     assert "roofline: a lower bound" in out
     assert "300,000,000,000 tokens: " in out
     assert "% MFU, attention counted whole (published runs" in out
@@ -592,7 +593,7 @@ def test_command_takes_a_device_of_ones_own(tmp_path: Path) -> None:
     path.write_text(json.dumps(own))
     status, out = run("estimate", "gpt2", "--accelerator", path)
     assert status == 0
-    assert "Own; float32" in out
+    assert "gpt2 on Own: float32" in out
 
 
 @pytest.mark.parametrize(

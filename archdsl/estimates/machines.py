@@ -6,6 +6,7 @@ from typing import Any
 
 from archdsl.diagnostics import error
 from archdsl.estimates import roofline
+from archdsl.estimates.advice import Advice, advice
 from archdsl.estimates.memory import MemoryReport
 from archdsl.estimates.mesh import Mesh
 from archdsl.estimates.needs import Need, needs
@@ -19,21 +20,25 @@ class MachinesReport(MemoryReport):
 
     needs: list[Need]
     """What training, prefill and decoding need of a device's memory."""
+    advice: Advice | None = None
+    """Where training does not fit in a named device: options with which it does, or needs less."""
     sharding: Sharding
     roofline: Roofline | None = None
 
 
 def with_machines(
-    report: MemoryReport, model: Model, plan: StepPlan, machine: Cluster | None = None, **how: Any
+    report: MemoryReport, model: Model, plan: StepPlan, machine: Cluster | None, *, by_mesh: bool, **how: Any
 ) -> MachinesReport:
     """The report on a model with what it needs and takes on a mesh and, on a machine that is given, its times; at the
-    report's sizes. `how` are the other arguments of `roofline.estimate`.
+    report's sizes. `by_mesh`: a mesh was given, not a number of devices. `how` are the other arguments of
+    `roofline.estimate`.
 
     Raises ArchError as that and `sharding.shard` do."""
     step = Step(model, plan, report.flops.batch, report.flops.seq)
     times = roofline.estimate(model, machine, plan, step=step, **how) if machine is not None else None
     found = needs(step, machine.device.usable if machine is not None else None)
-    return MachinesReport(**dict(report), needs=found, sharding=step.sharding, roofline=times)
+    other = advice(step, machine, by_mesh=by_mesh) if machine is not None else None
+    return MachinesReport(**dict(report), needs=found, advice=other, sharding=step.sharding, roofline=times)
 
 
 def mesh_of(mesh: Mesh | None, devices: int | None) -> Mesh:

@@ -48,6 +48,10 @@ class Need(BaseModel):
         """The largest of them."""
         return max(self.terms, key=lambda name: self.terms[name])
 
+    def is_whole(self, term: str) -> bool:
+        """Return whether all of a term is in memory when a training step needs the most."""
+        return term in ("weights", "optimizer", *(("activations", "objective") if self.at == "objective" else ()))
+
 
 class MemoryAsked(BaseModel):
     """What memory was asked for: that of a training step, or of decoding."""

@@ -191,6 +191,22 @@ class Cluster(Frozen):
         known = self.device.network
         return self.network or (known.bandwidth if known is not None else None)
 
+    def demand_links(self, devices: int) -> None:
+        """Raise ArchError E0517 where so many devices are not linked, as far as the device's file says."""
+        if devices > 1 and self.device.interconnect is None and self.node > 1:
+            raise error(
+                "E0517",
+                f"the file of {self.device.name} names no link to other devices",
+                help="give it an `interconnect`, or say `--machine 1 --network 25e9` if each is a machine of its own",
+            )
+        if devices > self.node and self.between is None:
+            raise error(
+                "E0517",
+                f"the file of {self.device.name} names no network, and {devices:,} devices are in machines "
+                f"of {self.node:,}",
+                help=f"`--network 25e9` bytes/s a device (200 Gbit/s), or `--machine {devices}`",
+            )
+
 
 # --- the estimate -----------------------------------------------------------------------------------------------------
 
@@ -245,19 +261,7 @@ class _Roofline:
                 help=f"`--dtype {best_dtype(self.device)}`; its file says {', '.join(self.device.peak)}",
             )
         self.peak = own
-        if self.mesh.devices > 1 and self.device.interconnect is None and machine.node > 1:
-            raise error(
-                "E0517",
-                f"the file of {self.device.name} names no link to other devices",
-                help="give it an `interconnect`, or say `--machine 1 --network 25e9` if each is a machine of its own",
-            )
-        if self.mesh.devices > machine.node and machine.between is None:
-            raise error(
-                "E0517",
-                f"the file of {self.device.name} names no network, and {self.mesh.devices:,} devices are in machines "
-                f"of {machine.node:,}",
-                help=f"`--network 25e9` bytes/s a device (200 Gbit/s), or `--machine {self.mesh.devices}`",
-            )
+        machine.demand_links(self.mesh.devices)
         self.step = step or Step(model, plan, batch, seq)
         self.sharding = self.step.sharding
         self.served = Inference(self.step)

@@ -7,7 +7,7 @@ import io
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics.source import printable
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from archdsl.estimates.fit import FitReport
     from archdsl.estimates.flops import EstimateReport
     from archdsl.estimates.hardware import HardwareReport
+    from archdsl.estimates.machines import MachinesReport
     from archdsl.estimates.memory import Memory, MemoryReport
     from archdsl.estimates.needs import MemoryAsked
     from archdsl.estimates.params import ParamsReport
@@ -142,6 +143,10 @@ def params_view(report: ParamsReport, *, blocks: bool = True) -> Iterator[Render
         yield from _by_block(("count", "each", "total"), rows)
 
 
+MORE = "also: FLOPs by --batch 8, memory of training by --dtype bfloat16, fit and times by --accelerator h100_sxm"
+"""What `archdsl estimate` without options says at its end."""
+
+
 BAR = 20
 """Characters of a bar that is a whole."""
 ROOM = 100
@@ -154,12 +159,13 @@ def _has_room() -> bool:
     return not sys.stdout.isatty() or shutil.get_terminal_size().columns >= ROOM
 
 
-def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterator[RenderableType]:
-    """FLOPs in all, by convention if that is wanted, and by block with bars."""
+def flops_view(report: EstimateReport, *, side_by_side: bool = False, sizes: bool = True) -> Iterator[RenderableType]:
+    """FLOPs in all, by convention if that is wanted, and by block with bars; with the `sizes` of the run, unless they
+    are said above."""
 
     f = report.flops
-    sizes = ", ".join(f"{name} = {n:,}" for name, n in f.sizes.items())
-    yield f"[bold]FLOPs[/]  [dim]{_escape(f'{sizes}; {f.convention}: {f.conventions[f.convention].says}')}[/]"
+    run = f"{_sizes(f.sizes)}; " if sizes else ""
+    yield f"[bold]FLOPs[/]  [dim]{_escape(f'{run}{f.convention}: {f.conventions[f.convention].says}')}[/]"
     totals = _totals()
     totals.add_row("forward", f"{f.forward:,}", _short(f.forward))
     totals.add_row("backward", f"{f.backward:,}", _short(f.backward))
@@ -205,14 +211,18 @@ def flops_view(report: EstimateReport, *, side_by_side: bool = False) -> Iterato
         yield f"[dim]{_escape(f'no decode step: {f.no_decode_step}')}[/]"
 
 
-def memory_view(report: MemoryReport) -> Iterator[RenderableType]:
-    """The peak, weights, gradients and optimizer state; then the KV cache and other decode state, by kind of layer."""
+def _sizes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} = {n:,}" for name, n in sizes.items())
+
+
+def memory_view(report: MemoryReport, *, sizes: bool = True) -> Iterator[RenderableType]:
+    """The peak, weights, gradients and optimizer state; then the KV cache and other decode state, by kind of layer;
+    with the `sizes` of the run, unless they are said above."""
 
     m = report.memory
-    sizes = ", ".join(f"{name} = {n:,}" for name, n in m.sizes.items())
     copied = m.master_weights and m.dtype != "float32"
     how = f"{m.dtype}, {m.algorithm}" + (", fp32 master weights" if copied else "") + f", {m.loss} loss"
-    yield f"[bold]Memory[/]  [dim]{_escape(f'bytes; {how}; {sizes}')}[/]"
+    yield f"[bold]Memory[/]  [dim]{_escape(f'bytes; {how}' + (f'; {_sizes(m.sizes)}' if sizes else ''))}[/]"
     totals = _totals()
     if m.step is not None and m.peak is not None:
         totals.add_row("peak", f"{m.peak:,}", f"{_binary(m.peak)}, {_moment(m.step.peak_at)}; estimate")
@@ -703,21 +713,15 @@ def _tera(n: float) -> str:
 
 
 def answer_view(report: MemoryReport) -> Iterator[RenderableType]:
-    """Whether a model fits and how long it takes, where a mesh or a device was asked about."""
+    """How devices are used, whether a training step fits and what would make it fit, and how long it takes."""
 
     from archdsl.estimates.machines import MachinesReport
 
     if not isinstance(report, MachinesReport):
         return
-    s, r = report.sharding, report.roofline
-    where = [f"{r.accelerator if r is not None else 'a mesh'}" + (f" × {s.devices:,}" if s.devices > 1 else "")]
-    where += [str(s.mesh)] if s.devices > 1 else []
-    where += [s.dtype]
-    if r is not None:
-        kinds = {"matrices": r.weights, "KV cache": r.cache, "products": r.compute}
-        where += [f"{what} in {kind}" for what, kind in kinds.items() if kind is not None]
-    where += [f"{s.loss} loss", f"batch size {s.batch:,}", f"sequence length {s.seq:,}"]
-    yield f"[bold]{_escape(report.model)}[/] on [bold]{_escape(', '.join(where))}[/]"
+    r = report.roofline
+    yield f"[bold]{_escape(report.model)}[/] on [bold]{_escape(_assumed(report))}[/]"
+    yield _training_needs(report)
     rows: dict[str, list[str]] = {n.phase: [n.phase, _binary(n.bytes)] for n in report.needs}
     if r is not None:
         times = {"training": r.training, "prefill": r.prefill, "decode": r.decode}
@@ -726,9 +730,10 @@ def answer_view(report: MemoryReport) -> Iterator[RenderableType]:
             rows[n.phase] += ["fits" if n.fits else "[bold red]does not fit[/]", _seconds(time.seconds) if time else ""]
         rows["training"].append(_range(r.expected.seconds, _seconds))
     timed: list[str | Column] = [] if r is None else [f"of {_binary(r.usable)}", *_numbers("at least", "expected")]
-    table = _table("", *_numbers("needs a device"), *timed)
+    table = _table("", *_numbers("memory"), *timed)
     for row in rows.values():
         table.add_row(*row)
+    yield ""
     yield table
     if r is not None:
         e = r.expected
@@ -744,6 +749,61 @@ def answer_view(report: MemoryReport) -> Iterator[RenderableType]:
         if r.budget is not None:
             yield from _budget_lines(r.budget)
     yield ""
+
+
+def _assumed(report: MachinesReport) -> str:
+    """Return all that a report assumes of a run: `8 × NVIDIA H100 SXM5 (dp = 8): bfloat16, adamw, ZeRO 3, …`."""
+    s, r = report.sharding, report.roofline
+    where = f"{s.devices:,} × " * (s.devices > 1 and r is not None) + (r.accelerator if r is not None else "")
+    where = where or _several(s.devices, "device")
+    how: list[str] = [s.dtype]
+    if r is not None:
+        kinds = {"matrices": r.weights, "KV cache": r.cache, "products": r.compute}
+        how += [f"{what} in {kind}" for what, kind in kinds.items() if kind is not None]
+    how += [s.algorithm, *(["fp32 master weights"] if s.master_weights and s.dtype != "float32" else [])]
+    how += [f"{s.gradient_dtype} gradients"] if s.gradient_dtype != s.dtype else []
+    how += [f"ZeRO {s.zero}"] if s.zero else []
+    how += ["sequence parallel"] if s.sequence_parallel else []
+    how += [f"{s.checkpoint} checkpointing"] if s.checkpoint != "none" else []
+    how += [f"{s.loss} loss", *(["eager attention"] if s.attention == "eager" else [])]
+    parts = f" ({s.micro_batches:,} micro-batches of {s.micro_batch:,})" if s.micro_batches > 1 else ""
+    mesh = f" ({s.mesh})" if s.devices > 1 else ""
+    return f"{where}{mesh}: {', '.join(how)}; batch size {s.batch:,}{parts}, sequence length {s.seq:,}"
+
+
+TERMS = {"optimizer": "the optimizer state is", "objective": "the loss is", "gathered": "gathered weights are"}
+"""Terms of what a training step needs, as a sentence begins with them; else `weights are`."""
+
+
+def _training_needs(report: MachinesReport) -> str:
+    """Return the sentence that says what training needs of a device's memory, what most of it is, and what would make
+    it fit."""
+    need, r, other = report.needs[0], report.roofline, report.advice
+    terms = f"{TERMS.get(need.term, f'{need.term} are')} {'' if need.is_whole(need.term) else 'up to '}"
+    terms += f"{_gib(need.terms[need.term])} of it"
+    if r is None:
+        where = "each device" if report.sharding.devices > 1 else "one device"
+        return f"Training needs {_gib(need.bytes)} GiB on {where}: {terms}"
+    where = "each GPU" if r.devices > 1 else "one GPU"
+    said = f"Training needs {_gib(need.bytes, r.usable)} GiB on {where} and"
+    usable = _gib(r.usable, digits=4)
+    if need.fits:
+        return f"{said} fits in {usable}"
+    said = f"{said} [bold red]does not fit[/] in {usable}: {terms}"
+    if other is None:
+        return said
+    options, least = f"`{shlex.join(other.options)}`", _gib(other.bytes, r.usable)
+    return f"{said}; {options} brings it to {least}" if other.fits else f"{said}; even {options} needs {least}"
+
+
+def _gib(size: int, usable: int = 0, *, digits: int = 3) -> str:
+    """Return bytes in GiB, without the unit: `12.3`, `6,130`; with more digits where it would read as fitting in what
+    is usable and does not, or the reverse."""
+    shown = float(f"{size / (1 << 30):.{digits}g}")
+    room = float(f"{usable / (1 << 30):.4g}")
+    if usable and digits < 9 and (shown <= room) != (size <= usable):
+        return _gib(size, usable, digits=digits + 1)
+    return f"{shown:,.12g}"
 
 
 def _budget_lines(b: Budget) -> Iterator[str]:
@@ -774,14 +834,7 @@ def machines_view(report: MemoryReport) -> Iterator[RenderableType]:
 def sharding_view(s: Sharding) -> Iterator[RenderableType]:
     """Memory of the fullest rank, then what the busiest one sends."""
 
-    how = [s.dtype, s.algorithm + (f", ZeRO {s.zero}" if s.zero else "")]
-    how += ["sequence parallel"] if s.sequence_parallel else []
-    how += [f"{s.checkpoint} checkpointing"] if s.checkpoint != "none" else []
-    how += [f"{s.loss} loss"]
-    how += ["eager attention"] if s.attention == "eager" else []
-    about = f"{s.mesh}: {_several(s.devices, 'device')}; {', '.join(how)}"
-    about += f"; {_several(s.micro_batches, 'micro-batch', 'es')} of {s.micro_batch:,}; sequence length {s.seq:,}"
-    yield f"[bold]Mesh[/]  [dim]{_escape(about)}[/]"
+    yield "[bold]Mesh[/]  [dim]bytes of the fullest device[/]"
     m = s.memory
     where = f" of stage {m.stage}, the fullest" if len(s.stages) > 1 else ""
     kept = f", of {_several(m.in_flight, 'micro-batch', 'es')} in flight" if len(s.stages) > 1 else ""
@@ -838,9 +891,7 @@ def roofline_view(r: Roofline) -> Iterator[RenderableType]:
     """Times of a training step, of a prefill and of a decode step; then of ops, the slowest first."""
 
     fused = "element-wise ops fused" if r.fused else "op by op"
-    many = f" × {r.devices:,}" if r.devices > 1 else ""
-    about = f"{r.accelerator}{many}; {r.dtype}, {fused}; batch size {r.batch:,}, sequence length {r.seq:,}"
-    yield f"[bold]Time[/]  [dim]{_escape(about)}\n{_escape(r.says)}[/]"
+    yield f"[bold]Time[/]  [dim]{_escape(f'{r.says}; {fused}')}[/]"
     table = _table(
         "", *_numbers("seconds", "tokens/s", "MFU (exact)", "bound by FLOPs", "by memory", "by links", "bubble")
     )
