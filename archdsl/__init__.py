@@ -7,6 +7,7 @@
 
 from archdsl.api import (
     check,
+    diff,
     estimate,
     expand,
     export_checkpoint,
@@ -37,6 +38,7 @@ __all__ = [
     "Diagnostic",
     "__version__",
     "check",
+    "diff",
     "estimate",
     "expand",
     "export_checkpoint",

@@ -38,11 +38,13 @@ if TYPE_CHECKING:
     from archdsl.interop.convert import ImportReport
     from archdsl.ir.graph import Model
     from archdsl.passes.checkpoint import Checkpoint
+    from archdsl.report.diff import DiffReport
     from archdsl.run.generate import GenerateReport
     from archdsl.run.verify import VerifyReport
 
 __all__ = [
     "check",
+    "diff",
     "estimate",
     "expand",
     "export_checkpoint",
@@ -455,6 +457,30 @@ def memory(
     from archdsl.run.measure import with_measured
 
     return with_measured(found, loaded, checkpoint)
+
+
+# --- several models ---------------------------------------------------------------------------------------------------
+
+
+def diff(
+    before: str | Path | Model,
+    after: str | Path | Model,
+    *,
+    seq: int | None = None,
+    allow_noncausal: bool = False,
+) -> DiffReport:
+    """Return how two models differ: their settings, which parts were added, removed, changed or renamed, and what they
+    hold and cost. Parts are aligned by structure, not by names.
+
+    FLOPs and decode state are those of one sequence of length `seq` (2,048, or the smaller context), bytes those of
+    bfloat16, training with AdamW and fp32 master weights. Other arguments and errors as for `load`, and ArchError E0503
+    where a model refuses this length."""
+    from archdsl.report.diff import diff as compared
+
+    if seq is not None:
+        _demand_size("seq", seq)
+    models = [load(spec, allow_noncausal=allow_noncausal) for spec in (before, after)]
+    return compared(*models, seq=seq)
 
 
 # --- searches ---------------------------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ SPEC = TINY.replace("causal", "causal & window(4)").replace(
 PRINTED = [
     ("check", "tiny.arch", "--format", "json"),
     ("check", "wrong.arch", "--format", "json"),
+    ("diff", "tiny.arch", "gpt2", "--json"),
+    ("diff", "--all", "tiny.arch", "tiny.arch", "--json"),
     ("estimate", "tiny.arch", "--json"),
     ("estimate", "tiny.arch", "--json", "--tokens-per-second", "1e4", "--peak", "1e12", "--optimizer", "adamw8bit"),
     ("estimate", "bert_base", "--json"),

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from copy import copy
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel
 
@@ -35,7 +35,7 @@ from archdsl.estimates.params import estimate as count_parameters
 from archdsl.ir.cost import Amount, Pairs, whole_at
 from archdsl.ir.dims import Lit, Num, Poly, add, evaluate, expr_text, mul
 from archdsl.ir.dims import Value as Size
-from archdsl.ir.graph import CheckNode, Model, OpNode, Value
+from archdsl.ir.graph import Block, CheckNode, Model, OpNode, Value
 from archdsl.ir.masks import TENSOR_RULES
 from archdsl.ir.ranges import TESTS
 from archdsl.ir.walk import calls_of, nodes_below
@@ -210,6 +210,33 @@ def per_token(
     counter = _Counter(model, report, 1, seq)
     once, step = (work_of(model, training=training).total for training in (False, True))
     return counter.per_token(convention, once, step)
+
+
+class Parts(NamedTuple):
+    """FLOPs of parts of a model for each token, forwards."""
+
+    blocks: dict[Block, float]
+    """Of a distinct block, by each set of its weights, however often that is applied."""
+    ops: dict[str, float]
+    """Of a primitive with weights that stands in no loop, by its path."""
+
+
+def per_token_of_parts(model: Model, report: ParamsReport, *, seq: int | None = None) -> Parts:
+    """Return the forward FLOPs of parts for each token of one sequence of `seq` positions. `report` is what
+    `params.estimate` counted.
+
+    Raises ArchError E0503 where the model has no sizes at this length."""
+    counter = _Counter(model, report, 1, seq)
+    work = work_of(model, training=False)
+    sets = {block: use.times for block, use in uses(model.block).items()}
+    return Parts(
+        {b: counter.value(w.work.forward, "exact") / counter.tokens / sets.get(b, 1) for b, w in work.blocks.items()},
+        {
+            path: counter.value(op.forward, "exact") / counter.tokens
+            for (path, _), op in work.ops.items()
+            if path and "*" not in path and not path.endswith(".")
+        },
+    )
 
 
 # --- counting ---------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ tensors are the spec's own, numbered where they repeat: the text depends on noth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from archdsl.ir.dims import Expr, Num, Poly, Shape, expr_text, free_names, literal
@@ -85,8 +85,8 @@ def shape(dims: Shape) -> str:
     return f"[{', '.join(number(d) for d in dims)}]"
 
 
-def static(value: Any) -> str:
-    """An option or hyper-parameter."""
+def static(value: Any, number: Callable[[Num], str] = number) -> str:
+    """An option or hyper-parameter, with its numbers as `number` says them."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -96,37 +96,38 @@ def static(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Mask):
-        return _mask(value)
+        return _mask(value, number)
     if isinstance(value, Scheme):
-        return _call(value.name, value.numbers)
+        return _call(value.name, value.numbers, number)
     if isinstance(value, BlockValue):
-        return _call(value.name, value.args)
+        return _call(value.name, value.args, number)
     if isinstance(value, SharedModule):
         return f"shared {value.label or value.name}"
     if isinstance(value, ListValue):
         return (
-            f"[{', '.join(static(v) for v in value.items)}]"
+            f"[{', '.join(static(v, number) for v in value.items)}]"
             if len(value.items) < 9
             else f"[{len(value.items)} elements]"
         )
     if isinstance(value, tuple | list):
-        return f"({', '.join(static(v) for v in value)})"
+        return f"({', '.join(static(v, number) for v in value)})"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{k}: {static(v)}' for k, v in value.items())}}}"
+        return f"{{{', '.join(f'{k}: {static(v, number)}' for k, v in value.items())}}}"
     if isinstance(value, Value):
         return f"%{value.name}"
     return str(value)
 
 
-def _call(name: str, args: Mapping[str, Any]) -> str:
-    return f"{name}({', '.join(f'{k}: {static(v)}' for k, v in args.items())})" if args else name
+def _call(name: str, args: Mapping[str, Any], number: Callable[[Num], str] = number) -> str:
+    return f"{name}({', '.join(f'{k}: {static(v, number)}' for k, v in args.items())})" if args else name
 
 
-def _mask(mask: Mask) -> str:
+def _mask(mask: Mask, number: Callable[[Num], str]) -> str:
     if mask.rule in ("&", "|"):
-        return f" {mask.rule} ".join(f"({_mask(p)})" if p.rule in ("&", "|") else _mask(p) for p in mask.parts)
+        parts = [f"({_mask(p, number)})" if p.rule in ("&", "|") else _mask(p, number) for p in mask.parts]
+        return f" {mask.rule} ".join(parts)
     if mask.rule == "~":
-        return f"~({_mask(mask.parts[0])})"
+        return f"~({_mask(mask.parts[0], number)})"
     inner = [number(n) for n in mask.numbers]
     if mask.tensor is not None:
         inner.append(f"%{mask.tensor.name}")
@@ -143,10 +144,11 @@ def pattern(p: Pattern, items: Mapping[int, str]) -> str:
     return " + ".join(pattern(part, items) for part in p.parts)
 
 
-def _init(init: Init) -> str:
+def init_text(init: Init, number: Callable[[Num], str] = number) -> str:
+    """How a weight is drawn."""
     if init.graph is not None:
         return "expression"
-    return _call(init.scheme, init.numbers)
+    return _call(init.scheme, init.numbers, number)
 
 
 # --- blocks -----------------------------------------------------------------------------------------------------------
@@ -255,7 +257,7 @@ class _BlockPrinter:
             ]
         if isinstance(node, ParamNode):
             kind = "param" if node.weight.trained else "buffer"
-            return [f"{self.typed(node.output)} = {kind} {node.name} {_init(node.weight.init)}"]
+            return [f"{self.typed(node.output)} = {kind} {node.name} {init_text(node.weight.init)}"]
         if isinstance(node, WeightNode):
             return [f"{self.typed(node.output)} = weight @{node.instance.label or node.instance.name}.{node.weight}"]
         if isinstance(node, CheckNode):
@@ -289,7 +291,7 @@ class _BlockPrinter:
 
     def _op(self, node: OpNode) -> list[str]:
         inputs = [self.use(v) for v in node.inputs]
-        options = [f"{k}: {static(v)}" for k, v in node.options.items() if _is_said(v)]
+        options = [f"{k}: {static(v)}" for k, v in node.options.items() if is_said(v)]
         target = f" of @{node.instance.label or node.instance.name}" if node.instance is not None else ""
         step = f" as {node.name}" if node.name and node.instance is None else ""
         lines = [f"{self._outputs(node)} = {node.op.name}({', '.join(inputs + options)}){target}{step}"]
@@ -305,7 +307,7 @@ class _BlockPrinter:
         found = []
         for w in weights:
             kept = "" if w.trained else ", saved buffer" if w.saved else ", buffer"
-            found.append(f"{indent}{w.name}: {shape(w.shape)} {w.kind}, {_init(w.init)}{kept}")
+            found.append(f"{indent}{w.name}: {shape(w.shape)} {w.kind}, {init_text(w.init)}{kept}")
         return found
 
     def _loop(self, node: LoopNode) -> list[str]:
@@ -353,7 +355,7 @@ def _position(block: Block) -> str:
     return block.span.source.name if block.span.source.library else str(block.span)
 
 
-def _is_said(option: Any) -> bool:
+def is_said(option: Any) -> bool:
     """Options that were left out, and functions that an op keeps for its own use, are not printed."""
     return option is not None and option != () and option != {} and not callable(option)
 

@@ -16,6 +16,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 REPORTS: dict[str, tuple[str, ...]] = {
     "check": ("archdsl.report.schemas:Findings",),
+    "diff": ("archdsl.report.diff:DiffReport", "archdsl.report.diff:FilesDiffReport"),
     "estimate": ("archdsl.estimates.memory:MemoryReport", "archdsl.estimates.machines:MachinesReport"),
     "fit": ("archdsl.estimates.fit:FitReport",),
     "generate": ("archdsl.run.generate:GenerateReport",),
@@ -29,7 +30,7 @@ REPORTS: dict[str, tuple[str, ...]] = {
     "verify": ("archdsl.run.verify:VerifyReport",),
 }
 """Where the class of each command's report is; of several, it prints one: `estimate` the second where it is asked about
-devices, `run` that of its backend."""
+devices, `run` that of its backend, `diff` the second with `--all`."""
 
 
 class SourcePosition(BaseModel):

@@ -7,6 +7,7 @@ import io
 import shlex
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from archdsl.estimates.sweep import SweepReport
     from archdsl.interop.convert import ImportReport
     from archdsl.ir.graph import Model
+    from archdsl.report.diff import DiffReport, FilesDiffReport, PartDiff, Quantity
     from archdsl.report.tree import TreeNode
     from archdsl.run.generate import GenerateReport
     from archdsl.run.onnx import OnnxRunReport
@@ -946,3 +948,144 @@ def _long(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:,.3g} {unit}"
     return f"{seconds:.3g} seconds"
+
+
+# --- two models side by side ------------------------------------------------------------------------------------------
+
+MARKS = {
+    "added": ("+", "green"),
+    "removed": ("-", "red"),
+    "changed": ("~", "yellow"),
+    "renamed": (">", "cyan"),
+    "resized": ("~", "dim"),
+    "same": (" ", "dim"),
+}
+"""How a part is marked that only one model has, or both, and in which color."""
+LINES = 200
+"""Parts that differ that are shown."""
+SMALL = 1e-3
+"""Parts whose difference is less of the whole have no line among sizes."""
+
+
+def diff_view(report: DiffReport) -> Iterator[RenderableType]:
+    """What two models hold and cost; then settings that differ, parts that differ, and how their sizes do."""
+    names = f"{report.before} → {report.after}"
+    yield f"[bold]{_escape(names)}[/]  [dim]{_escape(' → '.join(dict.fromkeys(report.sources)))}[/]"
+    if report.same:
+        yield "no difference"
+        return
+    table = _table("", *_numbers("before", "after", "difference"), ("", DIM))
+    for q in report.totals:
+        if q.before is not None or q.after is not None:
+            table.add_row(q.name, *_quantities(q), "" if q.difference != 0 else "the same")
+    yield table
+    yield f"[dim]sequence length {report.seq:,}; bfloat16, training with AdamW and fp32 master weights[/]"
+    if report.settings:
+        yield "\n[bold]Settings[/]"
+        table = _table("", "", heads=False)
+        for s in report.settings:
+            status = "added" if s.before is None else "removed" if s.after is None else "changed"
+            values = " → ".join(_setting_shown(v) for v in (s.before, s.after) if v is not None)
+            table.add_row(_marked(status, s.name), values)
+        yield table
+    if lines := list(_parts_told(report.root, 0)):
+        yield "\n[bold]Structure[/]"
+        yield from lines[:LINES]
+        if len(lines) > LINES:
+            yield f"[dim]and {len(lines) - LINES:,} more: --json says all[/]"
+    sizes = _table("", *_numbers("parameters", "after", "difference", "FLOPs/token", "after"))
+    for depth, part in _sized(report.root, SMALL * _most(report.root)):
+        flops = ["" if f is None else _short(round(f)) for f in (part.flops_before, part.flops_after)]
+        counts = [f"{n:,}" if n else "" for n in (part.params_before, part.params_after)]
+        told = _marked(part.status, "  " * depth + _part_title(part), plain=part.status in ("resized", "changed"))
+        sizes.add_row(told, *counts, f"{part.params_after - part.params_before:+,}", *flops)
+    if sizes.row_count:
+        yield "\n[bold]Sizes[/]  [dim]in each part, those of the parts below it included[/]"
+        yield sizes
+
+
+def files_diff_view(report: FilesDiffReport) -> Iterator[RenderableType]:
+    """The models of two files: those that only one has, then how each of both differs."""
+    for status, names in (("removed", report.removed), ("added", report.added)):
+        for name in names:
+            yield _marked(status, f"model {name}")
+    for one in report.models:
+        if not one.same:
+            yield from diff_view(one)
+            yield ""
+    if same := sum(m.same for m in report.models):
+        yield f"[dim]{_several(same, 'model')} without a difference[/]"
+
+
+def _quantities(q: Quantity) -> Iterator[str]:
+    """Both values and their difference, as people say such numbers."""
+    shown: Callable[[Any], str] = {"parameters": "{:,}".format, "bytes": _binary}.get(
+        q.unit, lambda n: _short(round(n))
+    )
+    yield from ("none" if n is None else shown(n) for n in (q.before, q.after))
+    if q.difference is None or q.difference == 0 or not q.before:
+        yield ""
+        return
+    yield f"{'+' if q.difference > 0 else '-'}{shown(abs(q.difference))}  {100 * q.difference / q.before:+.1f} %"
+
+
+def _marked(status: str, text: str, *, plain: bool = False) -> str:
+    sign, color = MARKS[status]
+    indent = " " * (len(text) - len(text.lstrip()))
+    said = f"{sign} {_escape(text.lstrip())}"
+    return indent + (said[2:] if plain else f"[{color}]{said}[/]")
+
+
+def _part_title(part: PartDiff) -> str:
+    """`blocks: layer (dense) × 1 → 3`, `ffn: mlp → swiglu`."""
+    before, after = part.before, part.after
+    count = next((f" × {c.before} → {c.after}" for c in part.changes if c.name == "count"), "")
+    if before is None or after is None:
+        return f"{after or before}"
+    step, _, kind = after.rpartition(": ")
+    if before.rpartition(": ")[0] == step and before != after:
+        after = kind
+    return f"{before if before == after else f'{before} → {after}'}{count}"
+
+
+def _parts_told(part: PartDiff, depth: int) -> Iterator[str]:
+    """A line for each part that is not the same, those in it below; a loop has none, its layers stand for it."""
+    told = ", ".join(f"{c.name} {c.before} → {c.after}" for c in part.changes if c.name != "count")
+    wraps = part.after in ("loop", "model") and not told
+    if not wraps:
+        size = f"  {part.params_before or part.params_after:,} parameters"
+        about = (
+            size if part.status in ("added", "removed") and (part.params_before or part.params_after) else f"  {told}"
+        )
+        yield f"{_marked(part.status, '  ' * depth + _part_title(part))}[dim]{_escape(about.rstrip())}[/]"
+    indent = "  " * (depth + (not wraps))
+    found: list[tuple[str, ...]] = []
+    quiet: dict[str, list[str]] = {}
+    for inner in part.parts:
+        if inner.status in ("added", "removed") and not (inner.params_before or inner.params_after):
+            quiet.setdefault(inner.status, []).append(_part_title(inner))
+        elif inner.status not in ("same", "resized"):
+            found.append(tuple(_parts_told(inner, depth + (not wraps))))
+    for (first, *others), times in Counter(found).items():  # dropouts, which have no names, may say the same
+        yield first + (f" (× {times})" if times > 1 else "")
+        yield from others
+    for status, titles in quiet.items():
+        each = [f"{title} × {n}" if n > 1 else title for title, n in Counter(titles).items()]
+        yield _marked(status, indent + ", ".join(each))
+
+
+def _most(part: PartDiff) -> int:
+    return max(abs(part.params_after - part.params_before), *(_most(p) for p in part.parts), 0, 0)
+
+
+def _sized(part: PartDiff, least: float, depth: int = 0) -> Iterator[tuple[int, PartDiff]]:
+    """The parts whose sizes differ by no less, callers first; primitives of a block of the library are left out, and
+    what is all that there is in a primitive."""
+    for inner in part.parts:
+        sizes, around = ((p.params_before, p.params_after) for p in (inner, part))
+        alone = sizes == around and part.after != "loop"
+        shown = inner.after != "loop" and inner.status != "same" and not alone and (inner.parts or not part.library)
+        shown = shown and abs(sizes[1] - sizes[0]) >= max(least, 1)
+        if shown:
+            yield depth, inner
+        yield from _sized(inner, least, depth + bool(shown))

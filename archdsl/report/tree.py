@@ -80,7 +80,7 @@ class _Branches:
             branch = self.of_module(part)
             if branch is not None and loop is not None:
                 nested = any(isinstance(n, LoopNode) for body in loop.bodies for n in every_node(body))
-                name = f"{branch.name}.{'*' if nested else _indices([*map(int, steps[part])])}"
+                name = f"{branch.name}.{'*' if nested else indices_text([*map(int, steps[part])])}"
                 branch = branch.model_copy(update={"name": name, "count": times})
             found += [branch] if branch is not None else []
         return found
@@ -105,7 +105,7 @@ class _Branches:
         return _branch(node.name, kind, node.span, outputs, _own((node.weight,)), [], (node.weight,))
 
 
-def _indices(found: list[int]) -> str:
+def indices_text(found: list[int]) -> str:
     """Return indices in short: `0-2` for neighbours, `0,4,…,48` where all are equally far apart, else the stretches of
     neighbours: `0-4,6-10`."""
     stretches: list[list[int]] = []

@@ -21,6 +21,7 @@ PAGES = [
     ROOT / "docs" / "tutorial.md",
     ROOT / "docs" / "estimates.md",
     ROOT / "docs" / "scaling.md",
+    ROOT / "docs" / "diff.md",
     ROOT / "docs" / "onnx.md",
     ROOT / "docs" / "checkpoints.md",
     ROOT / "docs" / "generate.md",

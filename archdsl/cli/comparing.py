@@ -1,0 +1,87 @@
+"""Commands about several models: diff, compare."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from archdsl.cli.frame import FINE, WRONG_SPEC, command, print_or_json
+from archdsl.cli.options import (
+    MOST,
+    OUTPUT,
+    RUN,
+    SPEC,
+    JsonOption,
+    NoncausalOption,
+    complete_spec,
+    load_model,
+)
+
+BeforeOption = Annotated[
+    list[str] | None,
+    SPEC("--set-before", metavar="NAME=VALUE", help="Give a hyper-parameter of the first another value (repeatable)."),
+]
+AfterOption = Annotated[
+    list[str] | None,
+    SPEC("--set-after", metavar="NAME=VALUE", help="The same of the second (repeatable)."),
+]
+
+
+@command("diff", "Specs")
+def diff(
+    before: Annotated[
+        str,
+        typer.Argument(
+            metavar="BEFORE", help="A path, path:model, or the name of a zoo model.", autocompletion=complete_spec
+        ),
+    ],
+    after: Annotated[str, typer.Argument(metavar="AFTER", help="The other one.", autocompletion=complete_spec)],
+    all: Annotated[
+        bool, SPEC("--all", help="Every model that the two files declare, by name, not only the first of each.")
+    ] = False,
+    set_before: BeforeOption = None,
+    set_after: AfterOption = None,
+    seq: Annotated[
+        int | None, RUN("--seq", min=1, max=MOST, help="Sequence length (2,048, or the smaller context).")
+    ] = None,
+    exit_code: Annotated[bool, OUTPUT("--exit-code", help="Exit with 1 where the models differ.")] = False,
+    json: JsonOption = False,
+    allow_noncausal: NoncausalOption = False,
+) -> int:
+    """Compare two models part by part: settings, what was added, removed, changed or renamed, sizes and costs."""
+    from archdsl.api import diff as compared
+    from archdsl.report.diff import DiffReport, FilesDiffReport
+    from archdsl.report.tables import diff_view, files_diff_view
+
+    def of(one: str, other: str) -> DiffReport:
+        pairs = ((one, set_before), (other, set_after))
+        return compared(*(load_model(spec, given, allow_noncausal) for spec, given in pairs), seq=seq)
+
+    if not all:
+        report = of(before, after)
+        print_or_json(report, diff_view, json)
+        return WRONG_SPEC if exit_code and not report.same else FINE
+    names = [_declared(spec) for spec in (before, after)]
+    both = [name for name in names[1] if name in names[0]]
+    files = FilesDiffReport(
+        removed=[n for n in names[0] if n not in both],
+        added=[n for n in names[1] if n not in both],
+        models=[of(f"{before}:{name}", f"{after}:{name}") for name in both],
+    )
+    print_or_json(files, files_diff_view, json)
+    return WRONG_SPEC if exit_code and not files.same else FINE
+
+
+def _declared(spec: str) -> list[str]:
+    """The models that a file declares; of the null device, which git compares new files with, none."""
+    from archdsl.frontend.load import find_spec, module_of
+    from archdsl.frontend.modules import models
+
+    if spec == os.devnull:
+        return []
+    found = find_spec(spec)
+    if found.model is not None:
+        raise typer.BadParameter(f"it takes files, and {spec} is a model", param_hint="'--all'")
+    return [*models(module_of(found))]

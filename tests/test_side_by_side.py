@@ -1,0 +1,327 @@
+"""Models side by side: `archdsl diff` over edits of a spec, over the zoo, and in git."""
+
+import json
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from cli_tools import Run
+from docs.pages import ROOT, blocks
+
+import archdsl
+from archdsl.frontend.load import name_of
+from archdsl.ir.graph import Model
+from archdsl.report.diff import TOLD, Aligned, DiffReport, align, diff
+from archdsl.resources import zoo_files
+
+GPT2 = (ROOT / "specs" / "gpt2.arch").read_text(encoding="utf-8")
+FAMILIES = sorted(zoo_files())
+
+
+@cache
+def zoo_model(name: str) -> Model:
+    return archdsl.load(name)
+
+
+def first_of(family: str) -> Model:
+    return zoo_model(next(name_of(entry) for entry in archdsl.list_zoo() if entry.file == f"{family}.arch"))
+
+
+def edited(*edits: tuple[str, str], of: str = GPT2) -> str:
+    for old, new in edits:
+        assert old in of, old
+        of = of.replace(old, new)
+    return of
+
+
+def compared(before: str, after: str) -> DiffReport:
+    return diff(archdsl.load(text=before), archdsl.load(text=after))
+
+
+def told(report: DiffReport) -> list[str]:
+    """Every setting, and every part with what is said of it."""
+    lines = [f"{s.name}: {s.before} → {s.after}" for s in report.settings]
+    todo = [report.root]
+    while todo:
+        part = todo.pop(0)
+        todo = part.parts + todo
+        changes = [f"{c.name} {c.before} → {c.after}" for c in part.changes]
+        if part.after in ("model", "loop") and not changes:
+            continue
+        if part.status in ("added", "removed", "renamed") or part.before != part.after:
+            changes.insert(0, part.status)
+        if changes:
+            names = dict.fromkeys(n for n in (part.before, part.after) if n)
+            lines.append(f"{' → '.join(names)}: {', '.join(changes)}")
+    return lines
+
+
+# --- edits ------------------------------------------------------------------------------------------------------------
+
+UNTOLD = {
+    "comments": [
+        ("# GPT-2", "# Another"),
+        ("  # normal(0.02)", "  # so:\n                                         # "),
+    ],
+    "name of the model": [("model gpt2(", "model other("), ("= gpt2(", "= other(")],
+    "numbers by other expressions": [("4 * width", "width * 8 / 2")],
+    "a list written out": [("layers * decoder", "(layers - 2) * decoder(heads: heads, layers: layers) + 2 * decoder")],
+}
+FFN = "mlp(hidden: 4 * width, act: gelu_tanh)"
+EDITS: dict[str, tuple[list[tuple[str, str]], list[str]]] = {
+    "layers": ([("layers = 12", "layers = 16")], ["layers: 12 → 16", "blocks: decoder: count 12 → 16"]),
+    "width": ([("width = 768", "width = 1536")], ["width: 768 → 1536"]),
+    "ffn": ([(FFN, "swiglu(hidden: 2048)")], ["ffn: mlp → ffn: swiglu: changed, hidden 3,072 → 2,048"]),
+    "experts": (
+        [(FFN, "moe(experts: 8, top_k: 2, expert: swiglu(hidden: 2048))")],
+        ["ffn: mlp → ffn: moe: changed"],
+    ),
+    "hidden": ([("4 * width", "3 * width")], ["ffn: mlp: hidden 3,072 → 2,304"]),
+    "act": ([("gelu_tanh", "relu")], ["ffn: mlp: act gelu_tanh → relu"]),
+    "attention": (
+        [("mha(heads: heads,", "gqa(heads: heads, kv_heads: 4,")],
+        ["attention: mha → attention: gqa: changed"],
+    ),
+    "mask": ([("causal", "causal & window(64)")], ["attention: mha: mask causal → causal & window(64)"]),
+    "bias": ([("bias: true", "bias: false")], ["attention: mha: bias true → false, out_bias true → false"]),
+    "norm": (
+        [("layernorm(eps: 1e-5)", "rmsnorm(eps: 1e-5)")],
+        [f"{n}norm: layernorm → {n}norm: rmsnorm: changed" for n in ("attention_", "ffn_", "")],
+    ),
+    "head": ([("lm(tied: true)", "lm")], ["tied weight: removed", "unembed: removed", "head: linear: added"]),
+    "position": (
+        [("  position: learned\n", ""), ("mask:      causal", "mask: causal\n  position: rope(theta: 10_000)")],
+        [
+            "indices: removed",
+            "position: embedding: removed",
+            "plus: removed",
+            "attention: mha: position none → rope(theta: 10,000)",
+        ],
+    ),
+    "a block's name": ([("decoder(", "layer(")], ["blocks: decoder → blocks: layer: renamed"]),
+    "another layer": (
+        [("layers * decoder", "decoder(heads: 6, layers: layers) + layers * decoder")],
+        ["blocks: decoder: added"],
+    ),
+    "dropout": (
+        [("dropout:   0.1", "dropout:   0.2")],
+        ["attention: mha: dropout 0.1 → 0.2", "dropout: rate 0.1 → 0.2", "dropout: rate 0.1 → 0.2"],
+    ),
+    "post-norm": (
+        [("placement: pre", "placement: post")],
+        [
+            "attention: mha: reads attention_norm → input",
+            "attention_norm: layernorm: reads input → plus",
+            "ffn: mlp: reads ffn_norm → attention_norm",
+            "plus: reads dropout and plus → attention_norm and dropout",
+        ],
+    ),
+    "a setting": (
+        [("layers = 12,", "layers = 12, extra = 3,"), ("layers * dec", "(layers - 3 + extra) * dec")],
+        ["extra: None → 3"],
+    ),
+}
+ORDERED = """\
+block both(width) (x: [batch, time, width]) -> [batch, time, width] {
+%s
+  return left + right
+}
+
+model m(width = 8) (x: [batch, time, width]) -> [batch, time, width] {
+  y = x -> both(width: width)
+  return y
+}
+"""
+LEFT = "  left = x -> linear(16) as a -> linear(8) as b"
+RIGHT = "  right = x -> linear(32) as c -> relu -> linear(8) as d"
+
+
+@pytest.mark.parametrize("edit", UNTOLD)
+def test_what_changes_nothing_is_no_difference(edit: str) -> None:
+    assert compared(GPT2, edited(*UNTOLD[edit])).same
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_is_said_once(edit: str) -> None:
+    edits, expected = EDITS[edit]
+    report = compared(GPT2, edited(*edits))
+    assert told(report) == expected
+    assert not report.same
+
+
+def test_independent_steps_have_no_order() -> None:
+    one, other = (ORDERED % "\n".join(lines) for lines in ((LEFT, RIGHT), (RIGHT, LEFT)))
+    assert compared(one, other).same
+    assert told(compared(one, ORDERED % f"{RIGHT}\n{LEFT}".replace("relu", "silu"))) == ["relu → silu: changed"]
+
+
+def test_a_step_that_is_renamed_is_neither_removed_nor_added() -> None:
+    one = ORDERED % f"{LEFT}\n{RIGHT}"
+    assert told(compared(one, one.replace("as d", "as down"))) == ["d: linear → down: linear: renamed"]
+
+
+def test_the_order_of_layers_is_told() -> None:
+    one = edited(("layers * decoder", "decoder(heads: 6, layers: layers) + (layers - 1) * decoder"))
+    other = edited(
+        ("layers: layers)\n", "layers: layers) + decoder(heads: 6, layers: layers)\n"),
+        ("layers * dec", "(layers - 1) * dec"),
+    )
+    assert told(compared(one, other)) == ["blocks: decoder: layers 1-11 → 0-10", "blocks: decoder: layers 0 → 11"]
+
+
+def test_deepseek() -> None:
+    report = diff(zoo_model("deepseek_v2"), zoo_model("deepseek_v3"))
+    settings = len(report.settings)
+    assert settings == 11
+    assert told(report)[settings:] == [
+        "blocks: layer (dense): count 1 → 3",
+        "attention: mla: position_scaling_mscale 0.707 → 1",
+        "blocks: layer (sparse): count 59 → 58",
+        "attention: mla: position_scaling_mscale 0.707 → 1",
+        "router: softmax_router → router: sigmoid_router: changed, scale 16 → 2.5",
+        "shared: swiglu: hidden 3,072 → 2,048",
+    ]
+    figures = {q.name: (q.before, q.after) for q in report.totals}
+    for column, name in enumerate((report.before, report.after)):
+        counted, cost = archdsl.estimate(name).params, archdsl.flops(name)
+        held = archdsl.memory(name, dtype="bfloat16", master_weights=True)
+        assert [row[column] for row in figures.values()] == [
+            *(counted.total, counted.active, cost.forward / cost.seq, cost.training_per_token),
+            *(held.decode_state_per_token, held.decode_state, held.weights, held.model_states),
+        ]
+    dense, sparse = next(p.parts for p in report.root.parts if p.after == "loop")
+    assert dense.flops_after is not None
+    assert sparse.flops_after is not None
+    (head,) = (p.flops_after for p in report.root.parts if p.after == "head: linear")
+    assert head is not None
+    assert dense.flops_after + sparse.flops_after + head == pytest.approx(figures["FLOPs per token, forward"][1])
+
+
+# --- the zoo ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_is_the_same_as_itself(family: str, tmp_path: Path) -> None:
+    for name, path in zoo_files().items():  # some import others
+        if name != family:
+            shutil.copy(path, tmp_path)
+    bare = re.sub(r"#[^\n]*", "", zoo_files()[family].read_text(encoding="utf-8"))
+    (tmp_path / f"{family}.arch").write_text(bare, encoding="utf-8")
+    found = align(first_of(family), archdsl.load(tmp_path / f"{family}.arch"))
+    assert (found.status, found.changes, found.children) == ("same", [], [])
+
+
+def sums(found: Aligned) -> Iterator[str]:
+    """Parts whose parameters are not those of their parts, blocks of the library left out."""
+    for side in (0, 1):
+        part = (found.before, found.after)[side]
+        inner = [p for c in found.children if (p := (c.before, c.after)[side]) is not None]
+        library = part is not None and part.block is not None and part.block.library
+        if part is not None and inner and not library and part.params != sum(p.params * p.count for p in inner):
+            yield part.title
+    for child in found.children:
+        yield from sums(child)
+
+
+def mirrored(found: Aligned, turned: bool) -> object:
+    status = {"added": "removed", "removed": "added"}.get(found.status, found.status) if turned else found.status
+    sides = [p and p.title for p in (found.before, found.after)]
+    changes = sorted((c.name, *((c.after, c.before) if turned else (c.before, c.after))) for c in found.changes)
+    inner = sorted(repr(mirrored(c, turned)) for c in found.children)
+    return status, sides[::-1] if turned else sides, changes, inner
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pairs_of_the_zoo(seed: int) -> None:
+    names = FAMILIES[:]
+    random.Random(seed).shuffle(names)
+    for before, after in pairwise(names):
+        models = [first_of(family) for family in (before, after)]
+        found, back = align(*models), align(*models[::-1])
+        where = f"{before}, {after}"
+        assert not list(sums(found)), where
+        assert mirrored(found, False) == mirrored(back, True), where
+        assert found.status in TOLD, where
+        for part, model in zip((found.before, found.after), models, strict=True):
+            assert part is not None
+            assert part.params == archdsl.estimate(model).params.total
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_exit_status(run: Run) -> None:
+    assert run("diff", "gpt2", "gpt2_medium").status == 0
+    assert run("diff", "gpt2", "gpt2_medium", "--exit-code").status == 1
+    assert run("diff", "gpt2", "gpt2_medium", "--exit-code", "--json").status == 1
+    done = run("diff", "gpt2", "gpt2", "--exit-code")
+    assert (done.status, done.out.splitlines()[1:]) == (0, ["no difference"])
+    assert run("diff", "gpt2", "gpt2", "--set-after", "layers=13", "--exit-code").status == 1
+    assert json.loads(run("diff", "gpt2", "gpt2", "--json").out)["same"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["gpt2", "gpt7"], 2, "gpt7"),
+        (["gpt2", "gpt2", "--set-before", "depth=3"], 2, "depth"),
+        (["gpt2", "gpt2_medium", "--seq", "4096"], 2, "at most `context` tokens"),
+        (["--all", "gpt2", "gpt2"], 2, "it takes files"),
+    ],
+)
+def test_what_is_wrong_is_said_once(arguments: list[str], status: int, said: str, run: Run) -> None:
+    done = run("diff", *arguments)
+    assert (done.status, done.out) == (status, "")
+    assert said in done.err
+    assert done.err.count("error") + done.err.count("Error") == 1
+
+
+def test_hostile_names_are_escaped(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "[bold red]\x1b[31m.arch"
+    path.write_text(edited(("layers = 12", "layers = 2")), encoding="utf-8")
+    done = run("diff", "gpt2", path)
+    assert "[bold red]" in done.out
+    assert "\x1b" not in done.out
+
+
+def test_networkx_waits_for_a_difference() -> None:
+    program = "import sys, archdsl.cli, archdsl.report.diff; sys.exit('networkx' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_the_recipe_for_git(tmp_path: Path) -> None:
+    (recipe,) = (b.text for b in blocks(ROOT / "docs" / "diff.md") if b.kind == "sh")
+    program = tmp_path / "bin" / "archdsl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m archdsl "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    environment = {"PATH": f"{program.parent}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    environment |= {"GIT_CONFIG_NOSYSTEM": "1", "GIT_PAGER": "cat"}
+
+    def shell(command: str) -> str:
+        done = subprocess.run(["sh", "-ec", command], cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    (folder / "mine.arch").write_text(GPT2, encoding="utf-8")
+    shell(f"git init -q . && {recipe} git add . && git -c user.name=a -c user.email=a@b.c commit -qm first")
+    (folder / "mine.arch").write_text(edited(("layers: 24", "layers: 20"), (FFN, "swiglu(hidden: 2048)")), "utf-8")
+    (folder / "new.arch").write_text(GPT2, encoding="utf-8")
+    shell("git add --intent-to-add new.arch")
+    said = shell("git diff")
+    assert said.count("ffn: mlp → swiglu  hidden") == 4
+    assert "~ layers  24 → 20" in said
+    assert "+ model gpt2_xl" in said
+    (folder / "mine.arch").write_text("model {", encoding="utf-8")
+    assert "~ layers" not in shell("git diff -- mine.arch 2>&1")
+    assert "@@" in shell("git diff --no-ext-diff -- mine.arch")
