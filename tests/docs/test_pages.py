@@ -26,6 +26,9 @@ PAGES = [
     ROOT / "docs" / "checkpoints.md",
     ROOT / "docs" / "generate.md",
     ROOT / "docs" / "train.md",
+    ROOT / "docs" / "cookbook.md",
+    ROOT / "docs" / "alternatives.md",
+    ROOT / "docs" / "faq.md",
 ]
 
 
