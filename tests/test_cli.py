@@ -21,6 +21,9 @@ from archdsl.cli import app
 from archdsl.diagnostics import InternalError
 from archdsl.estimates.loss import Loss
 from archdsl.estimates.memory import Optimizer
+from archdsl.ir.graph import CallNode
+from archdsl.ir.paths import layer_of
+from archdsl.ir.walk import modules
 
 TINY = """\
 # A tiny model.
@@ -164,7 +167,7 @@ def test_estimate_shows_flops_by_block(run: Run) -> None:
     for text in ("training step", "decode step", "megatron", "kaplan", "█"):
         assert text in done.out
     assert not any(line.endswith(" ") for line in done.out.splitlines())
-    assert "FLOPs" not in run("estimate", "tiny.arch").out
+    assert "training step" not in run("estimate", "tiny.arch").out
 
 
 def test_estimate_tells_how_much_of_the_peak_is_used(run: Run) -> None:
@@ -327,7 +330,7 @@ def test_run_with_several_inputs_and_results(run: Run) -> None:
 def test_show_is_a_tree(run: Run) -> None:
     done = run("show", "tiny.arch")
     assert done.status == 0
-    assert re.search(r"├── blocks\.0-1 × 2 layer -> \[batch, time, 16\] \d", done.out)
+    assert re.search(r"├── blocks\.0–1 × 2 layer -> \[batch, time, 16\] \d", done.out)
     assert "q linear -> [batch, time, 16] {weight [16, 16]}" in done.out
 
 
@@ -356,6 +359,32 @@ def test_show_keeps_the_order_of_layers(run: Run, layers: str, names: list[str])
     Path("hybrid.arch").write_text(spec, encoding="utf-8")
     root = json.loads(run("show", "hybrid.arch", "--json").out)
     assert [b["name"] for b in root["children"] if b["name"].startswith("blocks")] == names
+
+
+def expanded(text: str) -> list[str]:
+    """What `4 × (5 near, far), 2 near` says, layer by layer."""
+    whole = re.sub(r"(\d+) × \(([^)]*)\)", lambda m: ", ".join(int(m[1]) * [m[2]]), text)
+    words = [word.rpartition(" ") if word[0].isdecimal() else ("1", "", word) for word in whole.split(", ")]
+    return [word for count, _, word in words for _ in range(int(count))]
+
+
+@pytest.mark.parametrize(
+    "spec", ["gemma3_1b", "jamba", "qwen3_next", "hf/nemotron_h", "llama4_maverick", "switch_base_8"]
+)
+def test_show_tells_a_hybrid_s_layers_in_their_order(run: Run, spec: str) -> None:
+    model = archdsl.load(spec)
+    steps: dict[str, list[str]] = {}
+    for node, step in modules(model.block.graph):
+        stack, number, _ = layer_of(step)
+        if stack:
+            steps.setdefault(stack, []).append(node.alias if isinstance(node, CallNode) else "")
+            assert len(steps[stack]) == number + 1
+    told = dict(re.findall(r"^[├└]── (\w+) × \d+: (.*)$", run("show", spec).out, re.MULTILINE))
+    assert told.keys() == steps.keys()
+    for stack, text in told.items():
+        words = dict(zip(expanded(text), steps[stack], strict=True))
+        assert [words[word] for word in expanded(text)] == steps[stack]
+        assert len({*words.values()}) == len(words)
 
 
 def test_show_ir(run: Run) -> None:

@@ -1,5 +1,6 @@
 """Counts and paths from the IR: equal to what the emitted modules hold, and to what was published."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,16 @@ from zoo.sizes import families, place
 
 import archdsl
 from archdsl import api
+from archdsl.estimates.activations import calls
 from archdsl.estimates.flops import estimate as flops
 from archdsl.estimates.layers import layer_count
 from archdsl.estimates.params import Params
 from archdsl.estimates.params import estimate as count
 from archdsl.ir.graph import Model
+from archdsl.ir.paths import layer_of, ranges
+from archdsl.ir.walk import ops_below
 from archdsl.ir.weights import weights
+from archdsl.passes.flatten import unroll
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -80,6 +85,44 @@ def test_no_two_rows_of_blocks_are_alike(spec: str) -> None:
     for report in (count(model).params, flops(model).flops):
         rows = [(row.block, row.source) for row in report.by_block]
         assert len(rows) == len({*rows})
+
+
+@pytest.mark.parametrize(
+    "spec", ["hf/gemma3_text", "deepseek_v3", "jamba", "switch_base_8", "bytenet_lm", "conformer_s"]
+)
+def test_rows_of_blocks_name_the_layers_that_they_stand_in(spec: str) -> None:
+    """Compared with every call of the model, written out."""
+    model = archdsl.load(spec)
+    _, root = unroll(model)
+    places: dict[str, set[tuple[str, int]]] = {}
+    for _, call in calls(root):
+        stack, number, _ = layer_of(call.path)
+        if stack:
+            places.setdefault(call.block.name, set()).add((stack, number))
+    for report in (count(model).params, flops(model).flops):
+        found: dict[str, set[tuple[str, int]]] = {}
+        for row in report.by_block:
+            layers = {(stack, n) for stack, numbers in row.layers.items() for n in numbers}
+            found.setdefault(row.block.partition(" ")[0], set()).update(layers)
+        applied = {call.block.name for node in ops_below(model.block.graph) for call in node.blocks.values()}
+        assert applied or {name for name, where in found.items() if where} <= places.keys()
+        for name, where in places.items():
+            assert where == found.get(name, where) or (name in applied and where < found[name])
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_ranges_say_every_number(seed: int) -> None:
+    draw = random.Random(seed)
+    period, kept = draw.randrange(1, 7), draw.random()
+    pattern = [draw.random() < kept for _ in range(period)]
+    numbers = [n for n in range(draw.randrange(1, 40)) if pattern[n % period] or draw.random() < 0.02]
+    parts = [[*map(int, part.split("–"))] for part in ranges(numbers).split(",") if part not in ("…", "")]
+    if "…" in ranges(numbers):
+        (first, *_), (second, *_) = parts[:2]
+        length = parts[0][-1] - first
+        between = range(second + second - first, parts[-1][0], second - first)
+        parts[2:-1] = [[start, start + length] for start in between]
+    assert [n for part in parts for n in range(part[0], part[-1] + 1)] == numbers
 
 
 @pytest.mark.parametrize("text", ODD.values(), ids=ODD)

@@ -173,7 +173,7 @@ def test_the_order_of_layers_is_told() -> None:
         ("layers: layers)\n", "layers: layers) + decoder(heads: 6, layers: layers)\n"),
         ("layers * dec", "(layers - 1) * dec"),
     )
-    assert told(compared(one, other)) == ["blocks: decoder: layers 1-11 → 0-10", "blocks: decoder: layers 0 → 11"]
+    assert told(compared(one, other)) == ["blocks: decoder: layers 1–11 → 0–10", "blocks: decoder: layers 0 → 11"]
 
 
 def test_deepseek() -> None:

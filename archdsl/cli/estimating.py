@@ -105,7 +105,7 @@ def estimate(
 ) -> None:
     """Count parameters exactly (total, without embeddings, active per token, by block), FLOPs, and bytes of memory; on
     a mesh, what each rank holds and sends; on a named accelerator, roofline times and costs."""
-    from archdsl.report.tables import MORE, answer_view, flops_view, machines_view, memory_view, params_view
+    from archdsl.report.tables import answer_view, flops_view, machines_view, memory_view, params_view
 
     if tokens_per_second is not None and step_time is not None:
         raise typer.BadParameter("choose one", param_hint="'--tokens-per-second' / '--step-time'")
@@ -135,7 +135,7 @@ def estimate(
 
     if not json and not memory and not told and plot is None and not spread:
         model = load_model(spec, set, allow_noncausal)
-        print_or_json(count(model), lambda found: [*params_view(found), "", f"[dim]{MORE}[/]"], json=False)
+        print_or_json(count(model), params_view, json=False)
         return
     from archdsl.estimates.memory import MemoryReport
 

@@ -29,7 +29,7 @@ from archdsl.frozen import Frozen
 from archdsl.ir.cost import Cost, elements, whole_at
 from archdsl.ir.graph import CallNode, Input, Model, Node, OpNode, Value
 from archdsl.ir.op import Saved
-from archdsl.ir.paths import starred
+from archdsl.ir.paths import layers_of, starred
 from archdsl.passes.checkpoint import Checkpoint, checkpointed
 from archdsl.passes.flatten import (
     FlatGraph,
@@ -65,6 +65,8 @@ class BlockActivations(BaseModel):
 
     path: str
     """`*` stands for every index; `model` is the model itself."""
+    layers: list[int] = []
+    """Those that the first `*` of `path` stands for."""
     block: str
     count: int
     bytes: int
@@ -568,12 +570,13 @@ def by_block(walk: StepWalk, root: Unrolled) -> Iterator[BlockActivations]:
         path = path_of(walk.nodes[walk.until[key]])
         for outer in {"", path, *(path[:i] for i, c in enumerate(path) if c == ".")}:
             bytes_of[outer] += size
-    rows: dict[tuple[str, str], list[float]] = defaultdict(list)
+    rows: dict[tuple[str, str], list[str]] = defaultdict(list)
     for path, call in {c.path: c for c in (root, *(c for _, c in calls(root)))}.items():
         if path in bytes_of:
-            rows[starred(path) or "model", call.block.name].append(bytes_of[path])
-    for (path, block), sizes in rows.items():
-        yield BlockActivations(path=path, block=block, count=len(sizes), bytes=round(sum(sizes)))
+            rows[starred(path) or "model", call.block.name].append(path)
+    for (path, block), paths in rows.items():
+        size = round(sum(bytes_of[p] for p in paths))
+        yield BlockActivations(path=path, layers=layers_of(paths), block=block, count=len(paths), bytes=size)
 
 
 def calls(root: Unrolled) -> Iterator[tuple[CallNode, Unrolled]]:

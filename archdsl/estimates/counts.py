@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from archdsl.ir.graph import Block, CallNode, Graph, Model, Node, OpNode, Weight
+from archdsl.ir.paths import layer_of
 from archdsl.ir.static import SharedModule
 from archdsl.ir.walk import calls_of, is_module, modules, runs
 from archdsl.ir.weights import shape_of
@@ -122,6 +123,10 @@ class Use(NamedTuple):
     """What it is first called by."""
     path: str
     """Where it first stands: `blocks.3.attention`."""
+    kind: str = ""
+    """What the layer that it first stands in is called by."""
+    layers: Mapping[str, frozenset[int]] = {}
+    """By the list of layers, `blocks`, those that it stands in."""
 
 
 def calls(block: Block) -> Iterator[tuple[Block, Use]]:
@@ -132,12 +137,17 @@ def calls(block: Block) -> Iterator[tuple[Block, Use]]:
         elif instance.node is not None:
             yield from ((c.block, Use(1, c.alias, instance.path)) for c in calls_of(instance.node))
     for graph in (b.graph for b in (block.before, block) if b is not None):
-        steps: dict[Node, str] = {}
+        steps: dict[Node, list[str]] = {}
         for module, step in modules(graph):
-            steps.setdefault(module, step)
+            steps.setdefault(module, []).append(step)
         for node, times, _ in runs(graph):
             if is_module(node):
-                yield from ((c.block, Use(times, c.alias, steps[node])) for c in calls_of(node) if c.step is None)
+                path, numbers = steps[node][0], frozenset(layer_of(step)[1] for step in steps[node])
+                stack = layer_of(path)[0]
+                for c in calls_of(node):
+                    if c.step is None:
+                        kind, layers = (c.alias, {stack: numbers}) if stack else ("", {})
+                        yield c.block, Use(times, c.alias, path, kind, layers)
 
 
 def uses(root: Block) -> dict[Block, Use]:
@@ -151,23 +161,42 @@ def uses(root: Block) -> dict[Block, Use]:
             _add(found, block, outer)
             for inner, use in calls(block):
                 path = f"{outer.path}.{use.path}".strip(".")
-                _add(below, inner, Use(use.times * outer.times, use.alias, path))
+                layers = outer.layers or {f"{outer.path}.{s}".strip("."): n for s, n in use.layers.items()}
+                kind = outer.kind if outer.layers else use.kind
+                _add(below, inner, Use(use.times * outer.times, use.alias, path, kind, layers))
         level = below
     return found
 
 
 def _add(into: dict[Block, Use], block: Block, use: Use) -> None:
-    first = into.get(block, use._replace(times=0))
-    into[block] = first._replace(times=first.times + use.times)
+    first = into.get(block, use._replace(times=0, layers={}))
+    layers = {
+        s: first.layers.get(s, frozenset()) | use.layers.get(s, frozenset()) for s in (*first.layers, *use.layers)
+    }
+    into[block] = first._replace(times=first.times + use.times, layers=layers)
+
+
+def sorted_layers(use: Use) -> dict[str, list[int]]:
+    """Return the layers that a block stands in, as reports have them."""
+    return {stack: sorted(numbers) for stack, numbers in use.layers.items()}
 
 
 def titles(uses: Mapping[Block, Use]) -> dict[Block, str]:
     """Return what reports call blocks: by their names; of several with one name, by what they are first called by; of
-    those that are alike still, by where they first stand."""
-    names = Counter(block.name for block in uses)
-    found = {
-        b: f"{b.name} ({use.alias})" if names[b.name] > 1 and use.alias not in ("", b.name) else b.name
-        for b, use in uses.items()
-    }
-    alike = Counter(found.values())
-    return {b: f"{b.name} ({uses[b].path})" if alike[t] > 1 and uses[b].path else t for b, t in found.items()}
+    those that are alike still, by where they stand: within a layer, in which kind of it, at last in the first one."""
+
+    def words(use: Use) -> Iterator[str]:
+        stack, _, within = layer_of(use.path)
+        yield use.alias
+        yield f"{stack}.{within}" if len(stacks) > 1 and len(use.layers) == 1 else within
+        yield f"{use.kind}.{within}" if use.kind else ""
+        yield use.path
+
+    stacks = {stack for use in uses.values() for stack in use.layers}
+    found = {block: block.name for block in uses}
+    for refined in zip(*(words(use) for use in uses.values()), strict=True):
+        alike = Counter(found.values())
+        for block, word in zip(uses, refined, strict=True):
+            if alike[found[block]] > 1 and word not in ("", block.name):
+                found[block] = f"{block.name} ({word})"
+    return found

@@ -26,7 +26,7 @@ from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.cost import OpWork, Total, Work, work_of
-from archdsl.estimates.counts import Use, titles, uses
+from archdsl.estimates.counts import Use, sorted_layers, titles, uses
 from archdsl.estimates.head import head_of
 from archdsl.estimates.loss import Loss, default_loss
 from archdsl.estimates.mask_density import count, looks_back, symbolic
@@ -80,6 +80,8 @@ class BlockFlops(BaseModel):
 
     block: str
     source: str
+    layers: dict[str, list[int]] = {}
+    """By the list of layers, `blocks`, those that it stands in."""
     uses: int
     forward: int
     training: int
@@ -379,11 +381,12 @@ class _Counter:
         names = titles(places)
         nothing = OpWork()
         rows = []
-        for block in places:
+        for block, place in places.items():
             once, step = (w.blocks[block].work if block in w.blocks else nothing for w in (inference, training))
             row = BlockFlops(
                 block=names[block],
                 source=str(block.span),
+                layers=sorted_layers(place),
                 uses=whole_at(once.uses, dict(self.sizes)),
                 forward=self.value(once.forward, convention),
                 training=self.value(step.forward, convention) + self.value(step.backward, convention),

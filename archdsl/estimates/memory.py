@@ -29,7 +29,7 @@ from archdsl.estimates.params import output_projections
 from archdsl.frozen import Frozen
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.graph import Model, Value, Weight
-from archdsl.ir.paths import starred
+from archdsl.ir.paths import layers_of, starred
 from archdsl.ir.weights import weights as every_weight
 from archdsl.passes.checkpoint import Checkpoint
 from archdsl.passes.decode import ALL, CacheSpec, DecodePlan, decoding
@@ -65,6 +65,8 @@ class KeptMemory(BaseModel):
     """Its role: `key`, `value`, `latent`, or the tensor's name."""
     path: str
     """What reads it, or whose state it is; `*` stands for every index."""
+    layers: list[int] = []
+    """Those that the first `*` of `path` stands for."""
     dtype: str
     count: int
     """How many such tensors there are: one for each layer."""
@@ -328,16 +330,17 @@ class _Kept(Frozen):
 
 def _kept(steps: DecodePlan, sizes: Mapping[str, int], dtype: Dtype) -> Iterator[KeptMemory]:
     """What a step takes in and hands on, tensors that are alike together."""
-    counts: dict[_Kept, int] = {}
+    alike: dict[_Kept, list[str]] = {}
     for tensor in decode_tensors(steps, sizes, Cut()):
-        tensor = replace(tensor, path=starred(tensor.path))
-        counts[tensor] = counts.get(tensor, 0) + 1
-    for t, count in counts.items():
+        alike.setdefault(replace(tensor, path=starred(tensor.path)), []).append(tensor.path)
+    for t, paths in alike.items():
+        count = len(paths)
         size = count * width(t.dtype, dtype)
         yield KeptMemory(
             kind=t.kind,
             name=t.name,
             path=t.path,
+            layers=layers_of(paths),
             dtype=dtype if t.dtype == "float" else t.dtype,
             count=count,
             per_token=size * t.one if t.kind == "cache" else 0,

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from archdsl.estimates.counts import Counts, titles, uses
+from archdsl.estimates.counts import Counts, sorted_layers, titles, uses
 from archdsl.estimates.layers import layer_count
 from archdsl.ir.graph import (
     Block,
@@ -44,6 +44,8 @@ class BlockParams(BaseModel):
 
     block: str
     source: str
+    layers: dict[str, list[int]] = {}
+    """By the list of layers, `blocks`, those that it stands in."""
     count: int
     """How many sets of its weights the model has."""
     each: int
@@ -141,12 +143,19 @@ def _by_block(root: Block, counts: Counts) -> list[BlockParams]:
     found = uses(root)
     names = titles(found)
     rows = []
-    for block, (count, _, _) in found.items():
+    for block, use in found.items():
         each = counts.whole(block)
         if each == 0 and block is not root:
             continue
-        total = count * each
-        rows.append(BlockParams(block=names[block], source=str(block.span), count=count, each=each, total=total))
+        row = BlockParams(
+            block=names[block],
+            source=str(block.span),
+            layers=sorted_layers(use),
+            count=use.times,
+            each=each,
+            total=use.times * each,
+        )
+        rows.append(row)
     return rows
 
 

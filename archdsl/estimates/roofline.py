@@ -15,6 +15,7 @@ What a step is expected to take follows from the part of the peak that is given,
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Literal, TypeVar
 
@@ -32,7 +33,7 @@ from archdsl.estimates.sharding import Compute, Kind, Shares, Step, StepPlan
 from archdsl.frozen import Frozen
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.graph import Model, Value
-from archdsl.ir.paths import starred
+from archdsl.ir.paths import layers_of, starred
 from archdsl.passes.decode import NEW, DecodePlan
 from archdsl.passes.flatten import FlatGraph, FlatNode
 
@@ -83,6 +84,8 @@ class OpTime(BaseModel):
     path stands for every index."""
 
     path: str
+    layers: list[int] = []
+    """Those that the first `*` of `path` stands for."""
     op: str
     uses: int
     forward: float
@@ -523,9 +526,11 @@ class _Roofline:
         """The slowest first."""
         rows: dict[tuple[str, str], OpTime] = {}
         bounds: dict[tuple[str, str], float] = {}
+        paths: dict[tuple[str, str], set[str]] = defaultdict(set)
         for decode, found in ((False, forward), (True, steps)):
             for kernel in found:
                 key = starred(kernel.path), kernel.op
+                paths[key].add(kernel.path)
                 row = rows.get(key)
                 if row is None:
                     row = rows[key] = OpTime(
@@ -541,6 +546,8 @@ class _Roofline:
                 row.forward += once
                 row.backward += back
                 row.bound = "compute" if bounds[key] > 0 else "memory"
+        for key, row in rows.items():
+            row.layers = layers_of(paths[key])
         return iter(sorted(rows.values(), key=lambda r: -(r.forward + r.backward)))
 
     def expected(self, training: TrainingTimes, mfu: float | None) -> Expected:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 
 _TORCH = """
     T_destination add_module apply bfloat16 buffers call_super_init children compile cpu cuda double dump_patches
@@ -70,6 +71,35 @@ def layer_of(path: str) -> tuple[str, int, str]:
     steps = path.split(".")
     at = next((i for i, step in enumerate(steps) if step.isdecimal()), None)
     return ("", 0, path) if at is None else (".".join(steps[:at]), int(steps[at]), ".".join(steps[at + 1 :]))
+
+
+def layers_of(paths: Iterable[str]) -> list[int]:
+    """Return the numbers of the layers that some paths lead into, each once."""
+    return sorted({number for stack, number, _ in map(layer_of, paths) if stack})
+
+
+def ranges(indices: Sequence[int], dash: str = "–") -> str:
+    """Return rising indices in short: `0–2` for neighbours, and the stretches of several: `0–4,6–10`; of more than
+    three that follow each other at one distance, the first two and the last: `0–4,6–10,…,24–25`, `3,7,…,47`."""
+    stretches: list[tuple[int, int]] = []
+    for index in indices:
+        if stretches and index == stretches[-1][1] + 1:
+            stretches[-1] = (stretches[-1][0], index)
+        else:
+            stretches.append((index, index))
+    said = [f"{first}{dash}{last}" if last > first else str(first) for first, last in stretches]
+    starts = {b[0] - a[0] for a, b in pairwise(stretches)}
+    lengths = [last - first for first, last in stretches]
+    if len(said) > 3 and len(starts) == 1 and len({*lengths[:-1]}) == 1 and lengths[-1] <= lengths[0]:
+        said[2:-1] = "…"
+    return ",".join(said)
+
+
+def layer_texts(rows: Sequence[Mapping[str, Sequence[int]]]) -> list[str]:
+    """Return what to say of the layers of each row, given by their lists: `0–11`, or `encoder 0–5` where the rows are
+    of several lists."""
+    several = len({stack for row in rows for stack in row}) > 1
+    return [", ".join(f"{stack} " * several + ranges(found) for stack, found in row.items()) for row in rows]
 
 
 Step = Callable[[str], str]

@@ -48,11 +48,11 @@ from archdsl.ir.graph import (
     operands,
     subgraphs,
 )
+from archdsl.ir.paths import ranges
 from archdsl.ir.static import BlockValue, Declared, ListValue, SharedModule
 from archdsl.ir.text import init_text, is_said, static
 from archdsl.ir.walk import calls_of, is_module
 from archdsl.ir.weights import shape_of
-from archdsl.report.tree import indices_text
 
 if TYPE_CHECKING:
     from networkx import DiGraph
@@ -458,7 +458,7 @@ class _Aligner:
             p.before and p.after and p.before.count == p.after.count for p in order
         ):
             for p in order:
-                p.changes.append(Change("layers", *(indices_text([*q.layers]) for q in (p.before, p.after) if q)))
+                p.changes.append(Change("layers", *(ranges(q.layers) for q in (p.before, p.after) if q)))
                 p.status = "changed"
         return found
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from archdsl.diagnostics import error
 from archdsl.files import written_beside
 from archdsl.frozen import Frozen
+from archdsl.ir.paths import layer_texts
 from archdsl.packages import install
 
 if TYPE_CHECKING:
@@ -166,12 +167,14 @@ class _Course(Frozen):
 
 
 def _panels(report: MemoryReport, memory: bool) -> list[_Bars | _Course]:
-    held: Table = [["block", "declared at", "count", "each", "parameters"]]
-    for block in report.params.by_block:
-        held.append([block.block, block.source, *(f"{n:,}" for n in (block.count, block.each, block.total))])
-    done: Table = [["block", "declared at", "uses", "forward", "training"]]
-    for row in report.flops.by_block:
-        done.append([row.block, row.source, *(f"{n:,}" for n in (row.uses, row.forward, row.training))])
+    held: Table = [["block", "layers", "declared at", "count", "each", "parameters"]]
+    for block, where in zip(
+        report.params.by_block, layer_texts([b.layers for b in report.params.by_block]), strict=True
+    ):
+        held.append([block.block, where, block.source, *(f"{n:,}" for n in (block.count, block.each, block.total))])
+    done: Table = [["block", "layers", "declared at", "uses", "forward", "training"]]
+    for row, where in zip(report.flops.by_block, layer_texts([b.layers for b in report.flops.by_block]), strict=True):
+        done.append([row.block, where, row.source, *(f"{n:,}" for n in (row.uses, row.forward, row.training))])
     blocks = report.params.by_block[1:] or report.params.by_block
     uses = report.flops.by_block[1:] or report.flops.by_block
     found: list[_Bars | _Course] = [

@@ -7,6 +7,7 @@ from html import escape
 from archdsl.estimates.params import ParamsReport, estimate
 from archdsl.ir.dims import shape_text
 from archdsl.ir.graph import Model
+from archdsl.ir.paths import layer_texts
 from archdsl.report.tree import tree
 
 LINES = 10
@@ -26,9 +27,10 @@ def text(model: Model) -> str:
     modules = tree(model).children
     room = LINES - len(lines)
     shown = modules if len(modules) <= room else modules[: room - 1]
-    for module in shown:
-        times = f" × {module.count}" if module.count > 1 else ""
-        lines.append(f"  {module.name + times:<22}  {module.block:<20}  {module.params * module.count:>20,}")
+    names = [module.place + (f" × {module.count}" if module.count > 1 else "") for module in shown]
+    width = max(map(len, names), default=0)
+    for name, module in zip(names, shown, strict=True):
+        lines.append(f"  {name:<{width}}  {module.kind:<22}  {module.params * module.count:>20,}")
     if more := len(modules) - len(shown):
         lines.append(f"  and {more} more: archdsl.show prints all")
     return "\n".join(line if len(line) <= COLUMNS else f"{line[: COLUMNS - 2]} …" for line in lines)
@@ -39,17 +41,17 @@ def html(model: Model) -> str:
     report = estimate(model)
     head = {"settings": _settings(report), **_tensors(model), "parameters": _parameters(report)}
     facts = "".join(
-        f"<tr><th style='text-align: left'>{escape(name)}</th><td colspan='4' style='text-align: left'>{escape(value)}"
+        f"<tr><th style='text-align: left'>{escape(name)}</th><td colspan='5' style='text-align: left'>{escape(value)}"
         "</td></tr>"
         for name, value in head.items()
         if value
     )
-    columns = "".join(f"<th>{name}</th>" for name in ("block", "count", "each", "total", "share"))
-    total = report.params.total or 1
+    columns = "".join(f"<th>{name}</th>" for name in ("block", "layers", "count", "each", "total", "share"))
+    total, blocks = report.params.total or 1, report.params.by_block[1:]
     rows = "".join(
-        f"<tr><td style='text-align: left'>{escape(b.block)}</td><td>{b.count:,}</td><td>{b.each:,}</td>"
-        f"<td>{b.total:,}</td><td>{100 * b.total / total:.1f} %</td></tr>"
-        for b in report.params.by_block[1:]
+        f"<tr><td style='text-align: left'>{escape(b.block)}</td><td>{escape(layers)}</td><td>{b.count:,}</td>"
+        f"<td>{b.each:,}</td><td>{b.total:,}</td><td>{100 * b.total / total:.1f} %</td></tr>"
+        for b, layers in zip(blocks, layer_texts([b.layers for b in blocks]), strict=True)
     )
     caption = f"<caption><b>{escape(model.name)}</b> {escape(model.source_name)}</caption>"
     return f"<table>{caption}{facts}<tr>{columns}</tr>{rows}</table>"

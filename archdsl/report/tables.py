@@ -9,24 +9,26 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics.source import printable
-from archdsl.ir.paths import starred
+from archdsl.ir.paths import layer_texts, ranges, starred
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
     from archdsl.backends.onnx.store import OnnxFiles
+    from archdsl.estimates.activations import BlockActivations
     from archdsl.estimates.fit import FitReport
-    from archdsl.estimates.flops import EstimateReport
+    from archdsl.estimates.flops import BlockFlops, EstimateReport
     from archdsl.estimates.hardware import HardwareReport
     from archdsl.estimates.machines import MachinesReport
-    from archdsl.estimates.memory import Memory, MemoryReport
+    from archdsl.estimates.memory import KeptMemory, Memory, MemoryReport
     from archdsl.estimates.needs import MemoryAsked
-    from archdsl.estimates.params import ParamsReport
-    from archdsl.estimates.roofline import Budget, Roofline
+    from archdsl.estimates.params import BlockParams, ParamsReport
+    from archdsl.estimates.roofline import Budget, OpTime, Roofline
     from archdsl.estimates.scaling import ScalingReport
     from archdsl.estimates.sharding import Sharding
     from archdsl.estimates.sweep import SweepReport
@@ -105,12 +107,17 @@ def _totals() -> Table:
     return _table("", *_numbers(""), ("", DIM), heads=False)
 
 
-def _by_block(numbers: Sequence[str], rows: Iterable[tuple[list[str], float | None]]) -> Iterator[RenderableType]:
-    """A table of blocks: cells, and the share of the whole, also as a bar if there is room; nothing without rows."""
+def _by_block(
+    numbers: Sequence[str], rows: Sequence[tuple[BlockParams | BlockFlops, Sequence[int], float | None]]
+) -> Iterator[RenderableType]:
+    """A table of blocks: numbers, and the share of the whole, also as a bar if there is room; nothing without rows."""
     bars = _has_room()
     more: list[Column] = [("", {"style": "cyan", "no_wrap": True})] if bars else []
-    table = _table("block", ("declared at", DIM), *_numbers(*numbers, "share"), *more)
-    for cells, share in rows:
+    layers = layer_texts([block.layers for block, _, _ in rows])
+    placed: list[Column] = [("layers", DIM)] if any(layers) else []
+    table = _table("block", *placed, ("declared at", DIM), *_numbers(*numbers, "share"), *more)
+    for (block, counts, share), where in zip(rows, layers, strict=True):
+        cells = [block.block, *([where] if placed else []), block.source, *(f"{n:,}" for n in counts)]
         shown = "" if share is None else f"{100 * share:.1f} %"
         table.add_row(*map(_escape, [*cells, shown]), *([_bar(share or 0.0)] if bars else []))
     if table.row_count:
@@ -119,7 +126,7 @@ def _by_block(numbers: Sequence[str], rows: Iterable[tuple[list[str], float | No
 
 
 def params_view(report: ParamsReport, *, blocks: bool = True) -> Iterator[RenderableType]:
-    """Totals, the rule of thumb, and what each block holds, if that is wanted."""
+    """Totals and the rule of thumb; then, where nothing else follows, what each block holds, and what else there is."""
 
     p = report.params
     settings = ", ".join(f"{k} = {v:,}" if isinstance(v, int) else f"{k} = {v:g}" for k, v in report.config.items())
@@ -138,11 +145,9 @@ def params_view(report: ParamsReport, *, blocks: bool = True) -> Iterator[Render
         totals.add_row("saved buffers", f"{p.buffers:,}", "not parameters")
     yield totals
     if blocks:
-        rows = (
-            ([b.block, b.source, f"{b.count:,}", f"{b.each:,}", f"{b.total:,}"], b.total / p.total if p.total else None)
-            for b in p.by_block[1:]
-        )
+        rows = [(b, (b.count, b.each, b.total), b.total / p.total if p.total else None) for b in p.by_block[1:]]
         yield from _by_block(("count", "each", "total"), rows)
+        yield f"\n[dim]{MORE}[/]"
 
 
 MORE = "also: FLOPs by --batch 8, memory of training by --dtype bfloat16, fit and times by --accelerator h100_sxm"
@@ -199,13 +204,7 @@ def flops_view(report: EstimateReport, *, side_by_side: bool = False, sizes: boo
         yield ""
         yield table
     whole = f.by_block[0].training
-    rows = (
-        (
-            [b.block, b.source, f"{b.uses:,}", f"{b.forward:,}", f"{b.training:,}"],
-            b.training / whole if whole else 0.0,
-        )
-        for b in f.by_block[1:]
-    )
+    rows = [(b, (b.uses, b.forward, b.training), b.training / whole if whole else 0.0) for b in f.by_block[1:]]
     yield from _by_block(("uses", "forward", "training"), rows)
     for note in f.notes:
         yield f"[dim]{_escape(note)}[/]"
@@ -262,7 +261,7 @@ def memory_view(report: MemoryReport, *, sizes: bool = True) -> Iterator[Rendera
         table = _table("saved by", ("at", DIM), *_numbers("count", "bytes", "share"))
         for b in m.step.by_block:
             share = f"{100 * b.bytes / m.step.saved:.1f} %" if m.step.saved else ""
-            table.add_row(_escape(b.block), _escape(b.path), f"{b.count:,}", f"{b.bytes:,}", share)
+            table.add_row(_escape(b.block), _escape(_at(b)), f"{b.count:,}", f"{b.bytes:,}", share)
         yield ""
         yield table
     if m.kept:
@@ -271,7 +270,7 @@ def memory_view(report: MemoryReport, *, sizes: bool = True) -> Iterator[Rendera
         table = _table(_decode_state(m), ("at", DIM), ("kind", DIM), *_numbers(*heads))
         for k in m.kept:
             ring = ["", ""] if k.window is None else [f"{k.window:,}", f"{k.windowed_bytes:,}"]
-            row = [k.name, k.path, k.kind, f"{k.count:,}", f"{k.per_token:,}" if k.per_token else "", f"{k.bytes:,}"]
+            row = [k.name, _at(k), k.kind, f"{k.count:,}", f"{k.per_token:,}" if k.per_token else "", f"{k.bytes:,}"]
             table.add_row(*map(_escape, row), *(ring if windows else []))
         yield ""
         yield table
@@ -279,6 +278,11 @@ def memory_view(report: MemoryReport, *, sizes: bool = True) -> Iterator[Rendera
             yield "[dim]ring buffer: a KV cache of the window alone; ONNX decode steps keep all positions[/]"
     if m.no_decode_state is not None:
         yield f"[dim]{_escape(f'no KV cache: {m.no_decode_state}')}[/]"
+
+
+def _at(row: BlockActivations | KeptMemory | OpTime) -> str:
+    """Return a path with the layers that it stands for: `blocks.0–11.attention`."""
+    return row.path.replace("*", ranges(row.layers), 1)
 
 
 def _moment(event: str) -> str:
@@ -317,24 +321,29 @@ def tree_view(root: TreeNode) -> RenderableType:
     """The model as a tree: step, block, what it gives back, parameters."""
     from rich.tree import Tree
 
-    def label(b: TreeNode) -> str:
+    from archdsl.report.tree import in_turn
+
+    def label(b: TreeNode, name: str) -> str:
         times = f" × {b.count}" if b.count > 1 else ""
         shapes = ", ".join(f"{k} {list(s)}" for k, s in b.weights.items() if k)
         gives = f" -> {', '.join(b.output)}" if b.output else ""
         holds = f" {{{shapes}}}" if shapes else ""
-        kind = f"shared {b.block}" if b.shared else b.block
         each = f" {b.params:,}" if b.params else ""
         total = f" [dim]({b.params * b.count:,})[/]" if b.count > 1 and b.params else ""
-        return (
-            f"[bold]{_escape(b.name)}[/]{times} [cyan]{_escape(kind)}[/][dim]{_escape(gives + holds)}[/]{each}{total}"
-        )
+        about = f"[cyan]{_escape(b.kind)}[/][dim]{_escape(gives + holds)}[/]{each}{total}"
+        return f"[bold]{_escape(name)}[/]{times} {about}"
 
     def grow(view: Tree, b: TreeNode) -> Tree:
-        for child in b.children:
-            grow(view.add(label(child)), child)
+        for name, layers in groupby(b.children, key=lambda child: child.stack):
+            kinds = [*layers]
+            order = in_turn(kinds) if name else ""
+            count = sum(kind.count for kind in kinds)
+            inner = view.add(f"[bold]{_escape(name)}[/] × {count}[dim]: {_escape(order)}[/]") if order else view
+            for child in kinds:
+                grow(inner.add(label(child, ranges(child.layers) if order else child.place)), child)
         return view
 
-    return grow(Tree(label(root)), root)
+    return grow(Tree(label(root, root.name)), root)
 
 
 def zoo_view(families: Sequence[ZooFamily]) -> Iterator[RenderableType]:
@@ -909,7 +918,7 @@ def roofline_view(r: Roofline) -> Iterator[RenderableType]:
     for op in r.by_op[:SLOWEST]:
         ops.add_row(
             _escape(op.op),
-            _escape(op.path),
+            _escape(_at(op)),
             f"{op.uses:,}",
             _seconds(op.forward),
             _seconds(op.backward),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby
 
 from pydantic import BaseModel
 
@@ -12,6 +13,7 @@ from archdsl.diagnostics.source import Span
 from archdsl.estimates.counts import Counts
 from archdsl.ir.dims import Shape, shape_text
 from archdsl.ir.graph import Block, CallNode, Graph, LoopNode, Model, Node, OpNode, Weight
+from archdsl.ir.paths import ranges
 from archdsl.ir.static import SharedModule
 from archdsl.ir.walk import every_node, is_module, modules, runs
 from archdsl.ir.weights import shape_of
@@ -22,6 +24,10 @@ class TreeNode(BaseModel):
 
     name: str
     """Its step in the path of names; for several `blocks.0-4,6-10`, in loops within loops `blocks.*`."""
+    layers: list[int] = []
+    """Their indices."""
+    alias: str = ""
+    """What the spec calls it, where there are other layers of its block in the list."""
     block: str
     """The block or primitive, as declared; `param` or `buffer` for a raw weight."""
     count: int
@@ -33,6 +39,21 @@ class TreeNode(BaseModel):
     """Of one."""
     shared: bool
     children: list[TreeNode]
+
+    @property
+    def stack(self) -> str:
+        """Return the list that it is in: `blocks`; nothing for what is no layer."""
+        return self.name.partition(".")[0] if self.layers else ""
+
+    @property
+    def place(self) -> str:
+        """Return its name as people read it: `blocks.0–4,6–10`."""
+        return f"{self.stack}.{ranges(self.layers)}" if self.layers else self.name
+
+    @property
+    def kind(self) -> str:
+        """Return its block as people read it: `decoder (near)`, `shared embedding`."""
+        return f"{'shared ' * self.shared}{self.block}" + f" ({self.alias})" * bool(self.alias)
 
 
 def tree(model: Model) -> TreeNode:
@@ -75,15 +96,21 @@ class _Branches:
         steps: dict[Node, list[str]] = {}
         for node, step in modules(graph):
             steps.setdefault(node, []).append(step.rpartition(".")[2])
-        found = []
+        found: list[TreeNode] = []
         for part, times, loop in runs(graph):
             branch = self.of_module(part)
             if branch is not None and loop is not None:
                 nested = any(isinstance(n, LoopNode) for body in loop.bodies for n in every_node(body))
-                name = f"{branch.name}.{'*' if nested else indices_text([*map(int, steps[part])])}"
-                branch = branch.model_copy(update={"name": name, "count": times})
+                layers = [*map(int, steps[part])]
+                name = f"{branch.name}.{'*' if nested else ranges(layers, '-')}"
+                alias = part.alias if isinstance(part, CallNode) else ""
+                branch = branch.model_copy(update={"name": name, "layers": layers, "alias": alias, "count": times})
             found += [branch] if branch is not None else []
-        return found
+        blocks = Counter((b.stack, b.block) for b in found)
+        return [
+            b if b.alias != b.block and blocks[b.stack, b.block] > 1 else b.model_copy(update={"alias": ""})
+            for b in found
+        ]
 
     def of_module(self, node: Node) -> TreeNode | None:
         """The branch of one application; None for what has no weights of its own."""
@@ -105,18 +132,25 @@ class _Branches:
         return _branch(node.name, kind, node.span, outputs, _own((node.weight,)), [], (node.weight,))
 
 
-def indices_text(found: list[int]) -> str:
-    """Return indices in short: `0-2` for neighbours, `0,4,…,48` where all are equally far apart, else the stretches of
-    neighbours: `0-4,6-10`."""
-    stretches: list[list[int]] = []
-    for index in found:
-        if stretches and index == stretches[-1][-1] + 1:
-            stretches[-1].append(index)
-        else:
-            stretches.append([index])
-    if len(stretches) == len(found) > 3 and len({b - a for a, b in pairwise(found)}) == 1:
-        return f"{found[0]},{found[1]},…,{found[-1]}"
-    return ",".join(str(s[0]) if len(s) == 1 else f"{s[0]}-{s[-1]}" for s in stretches)
+def in_turn(layers: Sequence[TreeNode]) -> str:
+    """Return in which order the kinds of layers of one list follow each other, where one comes back after another:
+    `4 × (5 near, far), 2 near`; else nothing, since the kinds stand in their order."""
+    numbers = [n for kind in layers for n in kind.layers]
+    if numbers == sorted(numbers):
+        return ""
+    words = [kind.alias or kind.block for kind in layers]
+    if len({*words}) < len(words):
+        words = [f"like {kind.layers[0]}" for kind in layers]
+    order = [word for _, word in sorted((n, w) for kind, w in zip(layers, words, strict=True) for n in kind.layers)]
+    period = next(p for p in range(1, len(order) + 1) if order[p:] == order[:-p])
+    times, rest = divmod(len(order), period)
+    said = f"{times} × ({_in_order(order[:period])})" if times > 1 else _in_order(order[:period])
+    return f"{said}, {_in_order(order[-rest:])}" if rest else said
+
+
+def _in_order(words: Sequence[str]) -> str:
+    counts = ((word, len([*alike])) for word, alike in groupby(words))
+    return ", ".join(f"{n} {word}" if n > 1 else word for word, n in counts)
 
 
 def _own(weights: tuple[Weight, ...]) -> int:
