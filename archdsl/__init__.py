@@ -7,6 +7,7 @@
 
 from archdsl.api import (
     check,
+    compare,
     diff,
     estimate,
     expand,
@@ -38,6 +39,7 @@ __all__ = [
     "Diagnostic",
     "__version__",
     "check",
+    "compare",
     "diff",
     "estimate",
     "expand",

@@ -38,12 +38,14 @@ if TYPE_CHECKING:
     from archdsl.interop.convert import ImportReport
     from archdsl.ir.graph import Model
     from archdsl.passes.checkpoint import Checkpoint
+    from archdsl.report.compare import CompareReport
     from archdsl.report.diff import DiffReport
     from archdsl.run.generate import GenerateReport
     from archdsl.run.verify import VerifyReport
 
 __all__ = [
     "check",
+    "compare",
     "diff",
     "estimate",
     "expand",
@@ -460,6 +462,28 @@ def memory(
 
 
 # --- several models ---------------------------------------------------------------------------------------------------
+
+
+def compare(
+    *specs: str | Path | Model,
+    seq: int | None = None,
+    allow_noncausal: bool = False,
+    progress: Progress | None = None,
+) -> CompareReport:
+    """Return a table of two to eight models: sizes, attention, positions, experts, parameters, FLOPs of a token, the KV
+    cache at 131,072 positions, and the memory of training without activations.
+
+    FLOPs are those of one sequence of length `seq` (2,048, or the smallest context), bytes those of bfloat16, training
+    with AdamW and fp32 master weights. Other arguments and errors as for `load`, and ArchError: E0503 where a model
+    refuses this length, E0509 for fewer or more models."""
+    from archdsl.report.compare import FEWEST, MOST
+    from archdsl.report.compare import compare as compared
+
+    if seq is not None:
+        _demand_size("seq", seq)
+    if not FEWEST <= len(specs) <= MOST:
+        raise error("E0509", f"`compare` takes {FEWEST} to {MOST} models, not {len(specs)}")
+    return compared([load(spec, allow_noncausal=allow_noncausal) for spec in specs], seq=seq, progress=progress)
 
 
 def diff(

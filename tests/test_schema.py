@@ -21,6 +21,7 @@ SPEC = TINY.replace("causal", "causal & window(4)").replace(
 PRINTED = [
     ("check", "tiny.arch", "--format", "json"),
     ("check", "wrong.arch", "--format", "json"),
+    ("compare", "tiny.arch", "bert_base", "--json"),
     ("diff", "tiny.arch", "gpt2", "--json"),
     ("diff", "--all", "tiny.arch", "tiny.arch", "--json"),
     ("estimate", "tiny.arch", "--json"),

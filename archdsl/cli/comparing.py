@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Annotated
 
 import typer
@@ -27,6 +28,43 @@ AfterOption = Annotated[
     list[str] | None,
     SPEC("--set-after", metavar="NAME=VALUE", help="The same of the second (repeatable)."),
 ]
+
+
+@command("compare", "Estimates")
+def compare(
+    specs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SPEC…",
+            help="Two to eight models: paths, path:model, names of zoo models.",
+            autocompletion=complete_spec,
+        ),
+    ],
+    seq: Annotated[
+        int | None,
+        RUN("--seq", min=1, max=MOST, help="Sequence length of FLOPs (2,048, or the smallest context)."),
+    ] = None,
+    markdown: Annotated[bool, OUTPUT("--markdown", help="A table for a Markdown page.")] = False,
+    csv: Annotated[bool, OUTPUT("--csv", help="A row of exact numbers for each model.")] = False,
+    json: JsonOption = False,
+    allow_noncausal: NoncausalOption = False,
+) -> None:
+    """A table of models: sizes, attention, positions, experts, parameters, FLOPs, KV cache, memory of training."""
+    from archdsl.api import compare as compared
+    from archdsl.report.compare import FEWEST
+    from archdsl.report.compare import MOST as MOST_MODELS
+    from archdsl.report.tables import compare_csv, compare_markdown, compare_view, counting
+
+    if markdown + csv + json > 1:
+        raise typer.BadParameter("choose one", param_hint="'--markdown' / '--csv' / '--json'")
+    if not FEWEST <= len(specs) <= MOST_MODELS:
+        raise typer.BadParameter(f"it takes {FEWEST} to {MOST_MODELS} models, not {len(specs)}", param_hint="'SPEC…'")
+    with counting("counting") as progress:
+        report = compared(*specs, seq=seq, allow_noncausal=allow_noncausal, progress=progress)
+    if markdown or csv:
+        sys.stdout.write((compare_markdown if markdown else compare_csv)(report))
+    else:
+        print_or_json(report, compare_view, json)
 
 
 @command("diff", "Specs")

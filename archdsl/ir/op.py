@@ -453,7 +453,7 @@ class Application(Protocol):
 NumpyFunction = Callable[..., Any]
 Family = Literal[
     "", "attention", "linear attention", "recurrence", "convolution", "transposed convolution", "linear", "embedding",
-    "slice",
+    "slice", "position encoding",
 ]  # fmt: skip
 
 

@@ -130,6 +130,7 @@ class Sinusoid(Primitive):
     Positions count from `offset`. The sines stand before the cosines; with `interleaved` they take turns. It is
     float32."""
 
+    family = "position encoding"
     positional = True
     passes = 2
     signature = (

@@ -16,6 +16,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 REPORTS: dict[str, tuple[str, ...]] = {
     "check": ("archdsl.report.schemas:Findings",),
+    "compare": ("archdsl.report.compare:CompareReport",),
     "diff": ("archdsl.report.diff:DiffReport", "archdsl.report.diff:FilesDiffReport"),
     "estimate": ("archdsl.estimates.memory:MemoryReport", "archdsl.estimates.machines:MachinesReport"),
     "fit": ("archdsl.estimates.fit:FitReport",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import shlex
 import shutil
 import sys
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from archdsl.estimates.sweep import SweepReport
     from archdsl.interop.convert import ImportReport
     from archdsl.ir.graph import Model
+    from archdsl.report.compare import CompareReport, ModelColumn
     from archdsl.report.diff import DiffReport, FilesDiffReport, PartDiff, Quantity
     from archdsl.report.tree import TreeNode
     from archdsl.run.generate import GenerateReport
@@ -1098,3 +1100,97 @@ def _sized(part: PartDiff, least: float, depth: int = 0) -> Iterator[tuple[int, 
         if shown:
             yield depth, inner
         yield from _sized(inner, least, depth + bool(shown))
+
+
+def compare_view(report: CompareReport) -> Iterator[RenderableType]:
+    """A column for each model."""
+    table = _table("", *_numbers(*(_escape(m.model) for m in report.models)))
+    for name, cells in _compared(report):
+        table.add_row(name, *map(_escape, cells))
+    yield table
+    yield f"[dim]{_compared_how(report)}[/]"
+
+
+def _compared_how(report: CompareReport) -> str:
+    return (
+        f"FLOPs at sequence length {report.seq:,}; bfloat16, training with AdamW and fp32 master weights, without "
+        "activations; the KV cache of a window is a ring buffer"
+    )
+
+
+def _compared(report: CompareReport) -> Iterator[tuple[str, list[str]]]:
+    """The rows of the table, those left out that no model has anything for."""
+    from archdsl.report.compare import LONG
+
+    def numbers(found: Sequence[int]) -> str:
+        return ", ".join(f"{n:,}" for n in found)
+
+    def number(n: int | None) -> str:
+        return "" if n is None else f"{n:,}"
+
+    def size(n: int | None, otherwise: str) -> str:
+        return otherwise if n is None else _binary(n)
+
+    rows: dict[str, Callable[[ModelColumn], str]] = {
+        "spec": lambda m: m.source,
+        "kind": lambda m: m.kind,
+        "layers": lambda m: number(m.layers or None),
+        "width": lambda m: number(m.width),
+        "heads": lambda m: numbers(m.heads),
+        "KV heads": lambda m: numbers(m.kv_heads),
+        "vocabulary": lambda m: number(m.vocabulary),
+        "context": lambda m: number(m.context),
+        "attention": lambda m: ", ".join(m.attention) or "other",
+        "window": lambda m: numbers(m.windows),
+        "positions": lambda m: ", ".join(m.positions) or "none found",
+        "experts": lambda m: numbers(m.experts),
+        "experts per token": lambda m: numbers(m.active_experts),
+        "parameters": lambda m: number(m.parameters),
+        "  active per token": lambda m: number(m.active),
+        "FLOPs per token, forward": lambda m: _short(round(m.forward_per_token)),
+        "FLOPs per token, training": lambda m: _short(round(m.training_per_token)),
+        "KV cache per token": lambda m: size(m.cache_per_token, "no decoding"),
+        f"KV cache or state at {LONG:,}": lambda m: size(m.cache_long, m.no_cache or ""),
+        "weights": lambda m: _binary(m.weights),
+        "training memory": lambda m: _binary(m.training),
+    }
+    for name, cell in rows.items():
+        cells = [cell(m) for m in report.models]
+        if any(cells):
+            yield name, cells
+
+
+_MARKDOWN = re.compile(r"[\\`*_{}\[\]<>|~&]")
+
+
+def compare_markdown(report: CompareReport) -> str:
+    """The table as Markdown; of what names hold nothing is markup."""
+
+    def escaped(text: str) -> str:
+        return _MARKDOWN.sub(r"\\\g<0>", printable(" ".join(text.split())))
+
+    names = [escaped(m.model) for m in report.models]
+    lines = [["", *names], ["---", *["---:" for _ in names]]]
+    lines += [[name.strip(), *map(escaped, cells)] for name, cells in _compared(report)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{_compared_how(report)}\n"
+
+
+FORMULA = ("=", "+", "-", "@")
+"""What a cell begins with that a spreadsheet computes."""
+
+
+def compare_csv(report: CompareReport) -> str:
+    """A row of exact numbers for each model, below one line of names."""
+    import csv
+
+    def cell(value: object) -> object:
+        text = " ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+        text = printable(text)
+        return f"'{text}" if text.startswith(FORMULA) else text
+
+    text = io.StringIO()
+    rows = [m.model_dump() for m in report.models]
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
+    return text.getvalue()
