@@ -47,6 +47,7 @@ __all__ = [
     "check",
     "compare",
     "diff",
+    "draw",
     "estimate",
     "expand",
     "export_checkpoint",
@@ -169,7 +170,11 @@ def _html(model: Model) -> str:
     return summary.html(model)
 
 
-SUMMARIES = {"text": _text, "html": _html}
+def _svg(model: Model) -> str:
+    return draw(model)
+
+
+SUMMARIES = {"text": _text, "html": _html, "svg": _svg}
 """How Python and notebooks show a model; the report is imported when one is shown."""
 
 
@@ -1293,6 +1298,43 @@ def show(
     from archdsl.report.tree import tree
 
     return plain_text(tree_view(tree(loaded)), *assumed_view(assumed(loaded)))
+
+
+def draw(
+    spec: str | Path | Model | None = None,
+    path: str | Path | None = None,
+    *,
+    block: str | None = None,
+    depth: int = 3,
+    bars: Literal["params", "flops"] = "params",
+    theme: Literal["auto", "light", "dark"] = "auto",
+    text: str | None = None,
+    model: str | None = None,
+    set: Settings | None = None,
+    allow_noncausal: bool = False,
+) -> str:
+    """Return the figure of a model, or of one `block` of it, as SVG; write it to `path` too (.svg, .png or .html), if
+    one is given.
+
+    Blocks of the spec are opened down to `depth`, as far as the figure stays readable; `bars` are the shares of
+    parameters or of the FLOPs of a forward pass; the `theme` `auto` follows the reader's light or dark mode. Other
+    arguments as for `load`. Raises ArchError as `load`, E0506 for a file of another kind, E0502 for a PNG where resvg
+    is not installed, E0503 for FLOPs of a model that has no sizes at its default length; OSError where the file cannot
+    be written."""
+    from archdsl.report.diagram import block_of
+    from archdsl.report.svg import demand_format, figure, svg, write_figure
+
+    _demand_texts(block=block)
+    _demand_one_of("bars", bars, ("params", "flops"))
+    _demand_one_of("theme", theme, ("auto", "light", "dark"))
+    if path is not None:
+        demand_format(Path(path))
+    loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
+    inner = block_of(loaded, block) if block is not None else None
+    drawn = svg(*figure(loaded, inner, depth, bars), theme)
+    if path is not None:
+        write_figure(drawn, Path(path), f"{loaded.name} ({loaded.source_name})")
+    return drawn
 
 
 def format_text(spec: str | Path | Model | None = None, *, text: str | None = None) -> str:

@@ -9,6 +9,7 @@ PARTS = {
     "onnx": ("onnx", "onnx-ir", "onnxruntime"),
     "gguf": ("gguf",),
     "plot": ("matplotlib",),
+    "png": ("resvg-py",),
     "text": ("tokenizers",),
 }
 """By extra of `pyproject.toml`. They are advised by their own names: an extra can be installed by name only where

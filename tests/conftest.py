@@ -30,8 +30,8 @@ EACH = 25
 """Tests between two garbage collections after which what is left is looked through no more."""
 FINISHED = itertools.count()
 ESTIMATES = {
-    *("test_fit.py", "test_list.py", "test_needs.py", "test_placement.py", "test_plots.py", "test_reference.py"),
-    *("test_roofline.py", "test_sharding.py", "test_side_by_side.py", "test_sweep.py"),
+    *("test_fit.py", "test_list.py", "test_needs.py", "test_picture.py", "test_placement.py", "test_plots.py"),
+    *("test_reference.py", "test_roofline.py", "test_sharding.py", "test_side_by_side.py", "test_sweep.py"),
 }
 """Files that load models of the zoo a hundred times for their figures: others verify them."""
 

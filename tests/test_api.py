@@ -45,6 +45,7 @@ def of_spec(output: Path) -> dict[str, Callable[..., Any]]:
     """Each public function that takes a spec, with what it needs beside one; what it gives can be compared."""
     return {
         "check": archdsl.check,
+        "draw": archdsl.draw,
         "estimate": archdsl.estimate,
         "expand": archdsl.expand,
         "export_checkpoint": lambda spec=None, **of: export(spec, output, **of),
@@ -351,17 +352,19 @@ def test_a_model_is_shown_in_ten_lines(name: str) -> None:
     total = f"{archdsl.estimate(model).params.total:,}"
     assert name in lines[0]
     assert total in repr(model)
-    table = ElementTree.fromstring(model._repr_html_() or "")
-    assert table.tag == "table"
+    table = ElementTree.fromstring(model._repr_html_() or "").find("table")
+    assert table is not None
     assert total in "".join(table.itertext())
 
 
 def test_what_a_spec_says_is_escaped_in_html(tmp_path: Path) -> None:
     path = tmp_path / "<script>&.arch"
     path.write_text(TINY, encoding="utf-8")
-    table = ElementTree.fromstring(archdsl.load(path)._repr_html_() or "")
-    assert {element.tag for element in table.iter()} <= {"table", "caption", "b", "tr", "th", "td"}
-    assert "<script>&.arch" in "".join(table.itertext())
+    page = ElementTree.fromstring(archdsl.load(path)._repr_html_() or "")
+    shapes = {"svg", "title", "style", "rect", "path", "g", "text", "circle"}
+    tags = {element.tag.removeprefix("{http://www.w3.org/2000/svg}") for element in page.iter()}
+    assert tags <= {"div", "table", "caption", "b", "tr", "th", "td", *shapes}
+    assert "<script>&.arch" in "".join(page.itertext())
 
 
 def test_an_error_reads_as_the_command_line_prints_it() -> None:

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 import archdsl
 from archdsl.api import list_zoo
 from archdsl.report import diagram as drawing
-from archdsl.report.diagram import Box, BoxGroup, Diagram, diagram
+from archdsl.report.diagram import Box, Diagram, diagram
 from archdsl.report.mermaid import mermaid
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -44,15 +43,8 @@ def equations(body: str, before: str = "", shape: str = "[batch, time, 16]") -> 
     return draw(f"{before}\nmodel m(x: [batch, time, 16]) -> {shape} {{\n{body}\n}}\n")
 
 
-def groups(group: BoxGroup) -> Iterator[BoxGroup]:
-    for part in group.parts:
-        if isinstance(part, BoxGroup):
-            yield part
-            yield from groups(part)
-
-
 def titles(drawn: Diagram) -> list[str]:
-    return [g.title for g in groups(drawn.root)]
+    return [g.label for g in drawn.root.groups()]
 
 
 def boxes(drawn: Diagram) -> dict[str, Box]:
@@ -64,9 +56,14 @@ def lines(drawn: Diagram) -> list[str]:
 
 
 def edges(drawn: Diagram) -> set[tuple[str, str]]:
-    """Arrows by the first lines of the boxes they join; sums are numbered as they come."""
-    sums = [b.id for b in drawn.root.boxes() if b.role == "sum"]
-    names = {i: b.lines[0] + (str(sums.index(i)) if i in sums else "") for i, b in boxes(drawn).items()}
+    """Arrows by the first lines of the boxes they join; sums, and boxes of one name, are numbered as they come."""
+    alike: dict[str, list[str]] = {}
+    for box in drawn.root.boxes():
+        alike.setdefault(box.title, []).append(box.id)
+    names = {
+        i: b.title + (str(alike[b.title].index(i)) if b.role == "sum" or len(alike[b.title]) > 1 else "")
+        for i, b in boxes(drawn).items()
+    }
     return {(names[a.source], names[a.target]) for a in drawn.arrows}
 
 
@@ -75,42 +72,42 @@ def edges(drawn: Diagram) -> set[tuple[str, str]]:
 
 def test_pre_norm() -> None:
     drawn = draw(LAYER.format(placement="pre"))
-    assert titles(drawn) == ["layer × 12"]
+    assert titles(drawn) == ["Layer × 12"]
     assert edges(drawn) == {
-        ("tokens", "token_embedding: embedding"),
-        ("token_embedding: embedding", "+0"),
-        ("position: embedding", "+0"),
-        ("+0", "attention_norm: layernorm"),
-        ("attention_norm: layernorm", "attention: mha"),
+        ("tokens", "Token embedding"),
+        ("Token embedding", "+0"),
+        ("Position embedding", "+0"),
+        ("+0", "LayerNorm0"),
+        ("LayerNorm0", "Multi-head attention"),
         ("+0", "+1"),
-        ("attention: mha", "+1"),
-        ("+1", "ffn_norm: layernorm"),
-        ("ffn_norm: layernorm", "ffn: mlp"),
+        ("Multi-head attention", "+1"),
+        ("+1", "LayerNorm1"),
+        ("LayerNorm1", "MLP"),
         ("+1", "+2"),
-        ("ffn: mlp", "+2"),
-        ("+2", "unembed"),
-        ("unembed", "output"),
+        ("MLP", "+2"),
+        ("+2", "Unembedding"),
+        ("Unembedding", "output"),
     }
 
 
 def test_post_norm() -> None:
     assert edges(draw(LAYER.format(placement="post"))) >= {
-        ("+0", "attention: mha"),
+        ("+0", "Multi-head attention"),
         ("+0", "+1"),
-        ("attention: mha", "+1"),
-        ("+1", "attention_norm: layernorm"),
-        ("attention_norm: layernorm", "ffn: mlp"),
-        ("attention_norm: layernorm", "+2"),
-        ("+2", "ffn_norm: layernorm"),
-        ("ffn_norm: layernorm", "unembed"),
+        ("Multi-head attention", "+1"),
+        ("+1", "LayerNorm0"),
+        ("LayerNorm0", "MLP"),
+        ("LayerNorm0", "+2"),
+        ("+2", "LayerNorm1"),
+        ("LayerNorm1", "Unembedding"),
     }
 
 
 def test_sandwich() -> None:
     assert edges(draw(LAYER.format(placement="sandwich"))) >= {
-        ("attention_norm: layernorm", "attention: mha"),
-        ("attention: mha", "attention_post_norm: layernorm"),
-        ("attention_post_norm: layernorm", "+1"),
+        ("LayerNorm0", "Multi-head attention"),
+        ("Multi-head attention", "LayerNorm1"),
+        ("LayerNorm1", "+1"),
     }
 
 
@@ -118,19 +115,19 @@ def test_names_and_sizes_come_from_the_spec() -> None:
     drawn = draw(LAYER.format(placement="pre"))
     assert lines(drawn) == [
         "tokens / [batch, time]",
-        "token_embedding: embedding / 5,000 × 16",
-        "position: embedding / 32 × 16",
+        "Token embedding / 5,000 × 16",
+        "Position embedding / 32 × 16",
         "+",
-        "attention_norm: layernorm",
-        "attention: mha / 2 heads / mask causal",
+        "LayerNorm",
+        "Multi-head attention / 2 heads / causal",
         "+",
-        "ffn_norm: layernorm",
-        "ffn: mlp / hidden 64",
+        "LayerNorm",
+        "MLP / hidden 64",
         "+",
-        "unembed / tied to token_embedding",
+        "Unembedding / tied to token embedding",
         "output / [batch, time, 5,000]",
     ]
-    assert [b.role for b in drawn.root.boxes() if b.lines[0].startswith(("att", "ffn"))] == [
+    assert [b.role for b in drawn.root.boxes() if b.title in ("LayerNorm", "Multi-head attention", "MLP")] == [
         "norm",
         "attention",
         "norm",
@@ -144,11 +141,11 @@ def test_names_and_sizes_come_from_the_spec() -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("gpt2", ["decoder × 12"]),
-        ("deepseek_v3", ["layer (dense) × 3", "layer (sparse) × 58"]),
-        ("gpt3_175b", ["× 48", "layer (dense)", "layer (banded)"]),
-        ("albert_base", ["encoder_layer, shared × 12"]),
-        ("transformer_base", ["encoder_layer × 6", "decoder_layer × 6"]),
+        ("gpt2", ["Decoder × 12"]),
+        ("deepseek_v3", ["Layer (dense) × 3", "Layer (sparse) × 58"]),
+        ("gpt3_175b", ["× 48", "Layer (dense)", "Layer (banded)"]),
+        ("albert_base", ["Encoder layer, shared × 12"]),
+        ("transformer_base", ["Encoder layer × 6", "Decoder layer × 6"]),
     ],
 )
 def test_stacks(name: str, expected: list[str]) -> None:
@@ -169,11 +166,11 @@ model m(x: [batch, time, 16]) -> [batch, time, 16] {{
     ("stack", "expected"),
     [
         ("[a(), b()]", ["a", "b"]),
-        ("2 * a() + b() + 3 * a()", ["a × 2", "b", "a × 3"]),
+        ("2 * a() + b() + 3 * a()", ["a × 2", "b"]),
         ("4 * (a() + b())", ["× 4", "a", "b"]),
         ("3 * (2 * a() + b())", ["× 3", "a × 2", "b"]),
-        ("5 * (a() + b()) + a()", ["a × 6", "b × 5"]),
-        ("[a(n: 8 * (i + 1)) for i in 12]", ["a × 12, sizes of the first"]),
+        ("5 * (a() + b()) + a()", ["× 5", "a", "b"]),
+        ("[a(n: 8 * (i + 1)) for i in 12]", ["a, sizes of the first × 12"]),
         ("[a(n: 8 * (i + 1)) for i in 2]", ["a", "a"]),
         ("1 * a()", ["a"]),
     ],
@@ -189,7 +186,7 @@ def test_what_the_next_layer_reads_is_drawn_although_the_model_gives_it_not_back
         " -> (a: [batch, time, width], b: [batch, time, width]) {\n"
         "  return x -> linear(width) as first, (y -> linear(width) as second) + x\n}",
     )
-    assert any(line.startswith("first: linear") for line in lines(drawn))
+    assert any(line.startswith("First") for line in lines(drawn))
 
 
 # --- equations --------------------------------------------------------------------------------------------------------
@@ -200,8 +197,8 @@ def test_blocks_of_the_spec_are_frames_and_those_of_the_library_boxes() -> None:
         "  return x -> own as inner -> swiglu(hidden: 8)",
         "block own(x: [batch, time, width]) -> [batch, time, width] { return x -> linear(width) -> tanh }",
     )
-    assert titles(drawn) == ["inner: own"]
-    assert lines(drawn)[1:-1] == ["linear / 16 features / tanh", "swiglu / hidden 8"]
+    assert titles(drawn) == ["Own (inner)"]
+    assert lines(drawn)[1:-1] == ["Linear / → 16 / tanh", "SwiGLU / hidden 8"]
 
 
 def test_moving_and_casting_and_masks_are_not_drawn() -> None:
@@ -212,7 +209,7 @@ def test_moving_and_casting_and_masks_are_not_drawn() -> None:
     )
     assert lines(drawn) == [
         "x / [batch, time, 16]",
-        "sdpa / mask causal & window(4)",
+        "Scaled dot-product attention / causal, window 4",
         "output / [batch, time, 16]",
     ]
 
@@ -221,18 +218,18 @@ def test_numbers_and_signs() -> None:
     drawn = equations(
         "  let deep = 3\n  a = x * 0.5\n  b = sqrt(deep) * x ** 2\n  c = 1 - x\n  return a * b - c / x",
     )
-    assert lines(drawn)[1:-1] == ["× 0.5", "^ 2 / × sqrt(3)", "1 −", "×", "÷", "−"]
+    assert lines(drawn)[1:-1] == ["× 0.5", "^ 2 / × √3", "1 −", "×", "÷", "−"]
 
 
 def test_a_table_of_constants_is_drawn_where_it_is_read() -> None:
     drawn = equations("  return x + ((sinusoid(time, 16) * 2) -> cast_like(x))")
-    assert lines(drawn)[1:-1] == ["+", "sinusoid / × 2"] or lines(drawn)[1:-1] == ["sinusoid / × 2", "+"]
-    assert edges(drawn) == {("x", "+0"), ("sinusoid", "+0"), ("+0", "output")}
+    assert lines(drawn)[1:-1] == ["+", "Sinusoid / × 2"] or lines(drawn)[1:-1] == ["Sinusoid / × 2", "+"]
+    assert edges(drawn) == {("x", "+0"), ("Sinusoid", "+0"), ("+0", "output")}
 
 
 def test_a_raw_weight_is_drawn_where_it_is_read() -> None:
     drawn = equations("  param gate: [16] = zeros\n  param unread: [16] = zeros\n  return x * gate")
-    assert sorted(lines(drawn)[1:-1]) == ["gate / [16]", "×"]
+    assert sorted(lines(drawn)[1:-1]) == ["Gate / [16]", "×"]
 
 
 def test_memory_is_said_on_the_arrow() -> None:
@@ -243,27 +240,27 @@ def test_memory_is_said_on_the_arrow() -> None:
     assert [(boxes(drawn)[a.source].lines[0], a.label) for a in drawn.arrows] == [
         ("x", ""),
         ("y", "memory"),
-        ("mha", ""),
+        ("Multi-head attention", ""),
     ]
 
 
 def test_experts() -> None:
     drawn = equations("  return x -> moe(experts: 8, top_k: 2, expert: swiglu(hidden: 32))")
     (box,) = [b for b in drawn.root.boxes() if b.role == "experts"]
-    assert box.lines == ["moe", "8 experts", "top k 2", "expert swiglu(hidden 32)"]
+    assert box.lines == ["Mixture of experts", "8 experts", "top 2", "expert SwiGLU(hidden 32)"]
 
 
 def test_a_recurrence_shows_its_state() -> None:
     drawn = equations(
         "  y = scan h: [batch, 16] = 0 for a in x {\n    h = gru_cell(16)(a, h)\n    emit h\n  }\n  return y"
     )
-    assert titles(drawn) == ["for each of time steps"]
-    assert edges(drawn) == {("h", "gru_cell"), ("x", "gru_cell"), ("gru_cell", "next h"), ("gru_cell", "output")}
+    assert titles(drawn) == ["For each of time steps"]
+    assert edges(drawn) == {("h", "GRU cell"), ("x", "GRU cell"), ("GRU cell", "next h"), ("GRU cell", "output")}
 
 
 def test_what_only_training_sees_is_not_drawn() -> None:
     drawn = equations("  y = x\n  if training { y = x -> sigmoid } else { y = x -> tanh }\n  return y")
-    assert lines(drawn)[1:-1] == ["tanh"]
+    assert lines(drawn)[1:-1] == ["Tanh"]
 
 
 def test_a_model_that_would_be_too_large_is_drawn_with_its_inner_blocks_closed() -> None:
@@ -273,30 +270,32 @@ def test_a_model_that_would_be_too_large_is_drawn_with_its_inner_blocks_closed()
         f"block inner(x: [batch, time, width]) -> [batch, time, width] {{\n{steps}\n  return x\n}}\n"
         "block outer(x: [batch, time, width]) -> [batch, time, width] { return x + (x -> inner) }",
     )
-    assert titles(drawn) == ["outer"]
-    assert lines(drawn)[1:-1] == ["inner", "+"]
+    assert titles(drawn) == ["Outer"]
+    assert lines(drawn)[1:-1] == ["Inner", "+"]
     (closed,) = drawn.closed
     assert closed.name == "inner"
     alone = diagram(closed)
     assert lines(alone)[0] == "x / [batch, time, 16]"
-    assert sum("step_" in line for line in lines(alone)) == drawing.MOST
+    steps = [line.rpartition(" / ")[2] for line in lines(alone)[1:-1]]
+    assert len(steps) == drawing.MOST - 2
+    assert sum(int(said.removesuffix(" steps")) if said.endswith(" steps") else 1 for said in steps) == 2 * drawing.MOST
 
 
 def test_what_a_step_prepares_is_drawn_outside_the_steps() -> None:
     drawn = diagram(archdsl.load(EXAMPLES / "seq2seq_attention.arch"))
     (once,) = [t for t in titles(drawn) if t.endswith(", once for all steps")]
-    (steps,) = [g for g in groups(drawn.root) if g.title.startswith("for each of")]
-    assert once.removesuffix(", once for all steps") in [g.title for g in groups(steps)]
-    assert once not in [g.title for g in groups(steps)]
+    (steps,) = [g for g in drawn.root.groups() if g.title.startswith("For each of")]
+    assert once.removesuffix(", once for all steps") in [g.title for g in steps.groups()]
+    assert once not in [g.title for g in steps.groups()]
 
 
 def test_blocks_are_drawn_alone() -> None:
     model = archdsl.load("gpt2")
     assert edges(diagram(drawing.block_of(model, "mha"))) == {
-        *(("x", f"{part}: linear") for part in "qkv"),
-        *((f"{part}: linear", "sdpa") for part in "qkv"),
-        ("sdpa", "out: linear"),
-        ("out: linear", "output"),
+        *(("x", part) for part in "qkv"),
+        *((part, "Scaled dot-product attention") for part in "qkv"),
+        ("Scaled dot-product attention", "Out"),
+        ("Out", "output"),
     }
     with pytest.raises(archdsl.ArchError, match="gpt2 applies no block `mah`"):
         drawing.block_of(model, "mah")
@@ -324,7 +323,7 @@ def test_every_model_of_the_zoo_is_drawn(name: str) -> None:
     assert {i for a in drawn.arrows for i in (a.source, a.target)} == set(ids)
     assert [b.lines[0] for b in ids.values() if b.role == "input"]
     assert any(b.role == "output" for b in ids.values())
-    assert all(g.parts for g in groups(drawn.root))
+    assert all(g.parts for g in drawn.root.groups())
     for box in ids.values():
         arriving = [a for a in drawn.arrows if a.target == box.id]
         assert bool(arriving) or box.role != "output", box
@@ -339,8 +338,8 @@ def test_mermaid() -> None:
     assert mermaid(drawn).splitlines()[1:] == [
         "flowchart TB",
         '  n1(["x<br/>[batch, time, 16]"])',
-        '  n2["linear<br/>16 features"]',
-        '  n3("einsum<br/>b t d -#gt; b t d")',
+        '  n2["Linear<br/>→ 16"]',
+        '  n3("Einsum<br/>b t d -#gt; b t d")',
         '  n4(("+"))',
         '  n5(["output<br/>[batch, time, 16]"])',
         "  n1 --> n2",
@@ -382,5 +381,5 @@ def test_show_prints_the_diagram(
         assert ended.value.code == status
         out = capsys.readouterr().out
         assert ("flowchart TB" in out) is (status == 0)
-        assert ("layer × 3" in out) is ("--set" in arguments)
-        assert ("up: linear" in out) is (arguments == ["--diagram", "--block", "mlp"])
+        assert ("Layer × 3" in out) is ("--set" in arguments)
+        assert ("Up<br/>" in out) is (arguments == ["--diagram", "--block", "mlp"])

@@ -21,6 +21,7 @@ from archdsl.cli.frame import (
     show_diagnostics,
 )
 from archdsl.cli.options import (
+    FIGURE,
     OUTPUT,
     JsonOption,
     NoncausalOption,
@@ -28,7 +29,9 @@ from archdsl.cli.options import (
     SpecArgument,
     complete_spec,
     complete_topic,
+    demand_other,
     load_model,
+    only_with,
     settings_of,
 )
 from archdsl.diagnostics import ArchError, Diagnostic
@@ -74,11 +77,12 @@ def check(
 
 @command("show", "Specs")
 def show(
+    context: typer.Context,
     spec: SpecArgument,
     ir: Annotated[bool, OUTPUT("--ir", help="Print the IR, every block once.")] = False,
     expand: Annotated[bool, OUTPUT("--expand", help="Print declared bodies as the equations they stand for.")] = False,
     block: Annotated[
-        str | None, OUTPUT("--block", metavar="NAME", help="With --expand or --diagram: only this block.")
+        str | None, OUTPUT("--block", metavar="NAME", help="With --expand, --diagram or -o: only this block.")
     ] = None,
     diagram: Annotated[
         bool, OUTPUT("--diagram", help="Print a block diagram, a Mermaid flowchart that Markdown pages show.")
@@ -86,17 +90,50 @@ def show(
     source: Annotated[
         bool, OUTPUT("--source", help="Print the spec as it is written: of the zoo, to begin one's own with.")
     ] = False,
+    output: Annotated[
+        Path | None,
+        FIGURE("--output", "-o", metavar="FILE", help="Draw it: .svg, .html, or .png (needs resvg-py)."),
+    ] = None,
+    depth: Annotated[
+        int, FIGURE("--depth", min=0, max=20, help="How many blocks within each other are opened, at most.")
+    ] = 3,
+    bars: Annotated[
+        Literal["params", "flops"], FIGURE("--bars", help="What the bars are shares of: FLOPs are of a forward pass.")
+    ] = "params",
+    light: Annotated[bool, FIGURE("--light", help="For a light page; else it follows the reader's mode.")] = False,
+    dark: Annotated[bool, FIGURE("--dark", help="For a dark page.")] = False,
     json: JsonOption = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:
-    """Show a model: a tree with shapes and counts, the IR, a block diagram, declared bodies as equations, or the spec
-    itself."""
-    if ir + expand + diagram + source + json > 1:
-        one = " / ".join(f"'--{name}'" for name in ("ir", "expand", "diagram", "source", "json"))
+    """Show a model: a tree with shapes and counts, a figure, the IR, a Mermaid diagram, declared bodies as equations,
+    or the spec itself."""
+    drawn = output is not None
+    if ir + expand + diagram + source + json + drawn > 1:
+        one = " / ".join([*(f"'--{name}'" for name in ("ir", "expand", "diagram", "source", "json")), "'-o'"])
         raise typer.BadParameter("choose one", param_hint=one)
-    if block is not None and not (expand or diagram):
-        raise typer.BadParameter("it goes with --expand or --diagram", param_hint="'--block'")
+    if block is not None and not (expand or diagram or drawn):
+        raise typer.BadParameter("it goes with --expand, --diagram or -o", param_hint="'--block'")
+    if light and dark:
+        raise typer.BadParameter("choose one", param_hint="'--light' / '--dark'")
+    if output is None:
+        only_with(context, "-o", "depth", "bars", "light", "dark")
+    else:
+        from archdsl.api import draw
+
+        demand_other(output, spec)
+        theme: Literal["auto", "light", "dark"] = "light" if light else "dark" if dark else "auto"
+        draw(
+            spec,
+            output,
+            block=block,
+            depth=depth,
+            bars=bars,
+            theme=theme,
+            set=settings_of(set),
+            allow_noncausal=allow_noncausal,
+        )
+        return
     if expand:
         from archdsl.api import expand as expanded
 

@@ -422,6 +422,31 @@ class _Counter:
         return self.value(total, "dense" if convention == "megatron" else convention), None
 
 
+class NodeFlops:
+    """FLOPs of single uses of nodes in inference: of one sequence, as long as `estimate` takes it."""
+
+    def __init__(self, model: Model, seq: int | None = None) -> None:
+        """Raises ArchError E0503 where the model has no sizes at this length."""
+        self.counter = _Counter(model, count_parameters(model), 1, seq)
+        self.blocks = work_of(model, training=False).blocks
+
+    def op(self, node: OpNode) -> float:
+        """Of a primitive, with the blocks that it applies."""
+        total = Total()
+        for part in node.op.flops(node).contractions:
+            total.add(part.amount)
+        return self.counter.value(total, "exact") + sum(self.block(call.block) for call in node.blocks.values())
+
+    def block(self, block: Block) -> float:
+        """Of a block, on the mean of its uses."""
+        work = self.blocks[block].work if block in self.blocks else OpWork(1)
+        return self.counter.value(work.forward, "exact") / (self.size(work.uses) or 1)
+
+    def size(self, size: Size) -> int:
+        """A size at these lengths."""
+        return whole_at(size, dict(self.counter.sizes))
+
+
 def formula(total: Total) -> str:
     """A sum as a function of sizes."""
     plain: Size = 0

@@ -387,8 +387,7 @@ class Model(Entity):
     origin: Any = None
     """What it was read from, for whoever reads it again with other settings; None where it was made otherwise."""
     summaries: ClassVar[Mapping[str, Callable[[Model], str]]] = {}
-    """How a model is shown as `text` and as `html`. The layer that counts parameters lies above the IR and registers
-    both (`archdsl.load`)."""
+    """How a model is shown as `text`, `html` and `svg`. A layer above the IR registers them (`archdsl.load`)."""
 
     def __repr__(self) -> str:
         if summary := self.summaries.get("text"):
@@ -398,6 +397,10 @@ class Model(Entity):
     def _repr_html_(self) -> str | None:
         summary = self.summaries.get("html")
         return summary(self) if summary else None
+
+    def _repr_svg_(self) -> str | None:
+        figure = self.summaries.get("svg")
+        return figure(self) if figure else None
 
     @property
     def inputs(self) -> Iterator[tuple[str, Value]]:

@@ -486,6 +486,8 @@ class Primitive:
     """Whether positions other than the own may be read (then it cannot be in an expert unless the axis is the last)."""
     family: ClassVar[Family] = ""
     """What kind of layer or op it is, of those that readers of a model tell apart."""
+    title: ClassVar[str] = ""
+    """What a drawing calls it where the field has another name for it."""
     makes_mask: ClassVar[bool] = False
     """Whether the output says which keys each query of attention sees: its option `mask` is the rule."""
     adds_mask: ClassVar[bool] = False

@@ -435,6 +435,7 @@ class Turn(Primitive):
     """Pairs of channels turned by a table of cosines and sines [2, time, dims / 2]; channels beyond `dims` stay.
     Written `rope` or `rotate`."""
 
+    title = "rope"
     keeps_projection = True
     by_rows = True
     passes = 3

@@ -2,22 +2,27 @@
 
 What is drawn is what a figure of a paper would show. A block of the library is one box with the sizes it was given; a
 block of the spec is a group, as deep as the drawing stays readable; a stack of layers is a group that says how often it
-is repeated. Ops that only move, cast or drop numbers, masks and checks are not drawn: arrows go through them.
+is repeated. Ops that only move, cast or drop numbers, masks, tables of positions and checks are not drawn: arrows go
+through them. Each box knows its share of the parameters, or of another measure.
 """
 
 from __future__ import annotations
 
-import re
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from archdsl.diagnostics import error
+from archdsl.estimates.counts import Counts
+from archdsl.estimates.flops import NodeFlops
 from archdsl.estimates.kinds import ATTENTION
+from archdsl.estimates.mask_density import looks_back
 from archdsl.frozen import Frozen
-from archdsl.ir.dims import Lit, Num, Poly, expr_text, free_names
+from archdsl.ir.dims import Num
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -30,36 +35,79 @@ from archdsl.ir.graph import (
     ParamNode,
     ScanNode,
     Value,
+    Weight,
     WeightNode,
     subgraphs,
 )
-from archdsl.ir.masks import Mask
-from archdsl.ir.static import BlockValue, EnumValue, SharedModule
-from archdsl.ir.walk import calls_of, every_node
+from archdsl.ir.masks import RULES, Mask
+from archdsl.ir.static import SharedModule
+from archdsl.ir.walk import calls_of, every_node, runs
+from archdsl.ir.weights import shape_of
 from archdsl.ir.wording import one_of
-from archdsl.syntax import ast
+from archdsl.report.written import (
+    constant_text,
+    headed,
+    number_text,
+    options_text,
+    shape_text,
+    written,
+)
 
 # --- the drawing ------------------------------------------------------------------------------------------------------
 
 Role = Literal["input", "output", "attention", "experts", "norm", "weights", "sum", "op", "state"]
+Sees = Literal["", "all", "before", "near", "near before"]
+"""Which keys the queries of attention see; '' of what is no attention."""
+
+
+Claim = tuple[tuple[tuple[int, int], ...], float]
+"""How much a box stands for. It counts where each (thing, use) is the first use of that thing that is drawn."""
 
 
 @dataclass
 class Box:
-    """One box. The first of its lines is its name; `sum` is a small circle with a sign in it."""
+    """One box; `sum` is a small circle with a sign in it for a name."""
 
     id: str
     role: Role
-    lines: list[str]
+    name: str
+    details: list[str] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    weight: float = 0.0
+    """Its share of the whole, in parts of it: of parameters, unless something else was measured."""
+    sees: Sees = ""
+
+    @property
+    def title(self) -> str:
+        """Its name as it stands in the box; those of tensors are the spec's own."""
+        return self.name if self.role in ("input", "output", "state") else headed(self.name)
+
+    @property
+    def lines(self) -> list[str]:
+        """All that it says, its title first."""
+        return [self.title, *self.details]
 
 
 @dataclass
 class BoxGroup:
-    """Boxes within a frame that has a title."""
+    """Boxes within a frame that has a title, and says how often it is repeated."""
 
     id: str
     title: str
+    times: int = 1
     parts: list[Box | BoxGroup] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """Title and repetition in one: `Layer × 12`."""
+        return f"{self.title} × {self.times:,}".lstrip() if self.times > 1 else self.title
+
+    def groups(self) -> Iterator[BoxGroup]:
+        """Every group in it and in those within it."""
+        for part in self.parts:
+            if isinstance(part, BoxGroup):
+                yield part
+                yield from part.groups()
 
     def boxes(self) -> Iterator[Box]:
         """Every box in the group and in those within it."""
@@ -84,33 +132,54 @@ class Diagram:
 
     root: BoxGroup
     arrows: list[Arrow]
+    measured: float = 0.0
+    """What all boxes together stand for."""
     closed: list[Block] = field(default_factory=list)
     """Blocks of the spec that are one box because their own boxes would be too many: one of each name."""
 
 
-MOST = 44
+MOST = 40
 """Boxes on a drawing; with more, the deepest groups are closed."""
 DEEPEST = 3
+"""Blocks of the spec within each other that are opened."""
 DISTINCT = 3
 """Layers of a stack that are drawn apart; with more that differ in sizes alone, the first stands for all."""
 
 SIGNS = {"+": "+", "-": "−", "*": "×", "/": "÷", "//": "//", "%": "mod", "**": "^"}
-UNTOLD = frozenset({"eps", "momentum", "dropout", "rate", "start", "axis", "keep", "padding"})
-"""Options that a drawing does not say."""
-LONG = 44
-"""Characters of a block given as an option, beyond which only its name is told."""
-
-_GROUPED = re.compile(r"(?<=\d)_(?=\d)")
 
 
-def diagram(drawn: Model | Block) -> Diagram:
+class Measure(Protocol):
+    """What boxes are measured by."""
+
+    once: bool
+    """Whether what is shared counts at its first use alone."""
+
+    def own(self, node: Node) -> float:
+        """Of one use of a node; without what is shared, where that counts once."""
+
+    def common(self, shared: SharedModule) -> float:
+        """Of something shared."""
+
+    def steps(self, node: ScanNode) -> float:
+        """How often the body of a scan counts."""
+
+    def turn(self, body: Graph) -> float:
+        """Of one turn of a loop."""
+
+
+def diagram(drawn: Model | Block, depth: int = DEEPEST, measure: Measure | None = None) -> Diagram:
     """The drawing of a model or of one block, as deep as it may have without more than `MOST` boxes."""
-    found = _draw(drawn, DEEPEST)
-    for depth in range(DEEPEST - 1, 0, -1):
-        if sum(1 for _ in found.root.boxes()) <= MOST:
-            break
-        found = _draw(drawn, depth)
-    return found
+    return next(drawings(drawn, depth, measure))
+
+
+def drawings(drawn: Model | Block, depth: int = DEEPEST, measure: Measure | None = None) -> Iterator[Diagram]:
+    """Yield the drawings of no more than `MOST` boxes, the deepest first."""
+    for level in range(depth, -1, -1):
+        found = _draw(drawn, level, measure or Parameters())
+        if level and sum(1 for _ in found.root.boxes()) > MOST:
+            continue
+        _contract(found, MOST)
+        yield found
 
 
 def block_of(model: Model, name: str) -> Block:
@@ -135,8 +204,8 @@ def _nodes_below(root: Block) -> Iterator[Node]:
             todo += [block.before] if block.before is not None else []
 
 
-def _draw(drawn: Model | Block, depth: int) -> Diagram:
-    pen = _Pen(depth)
+def _draw(drawn: Model | Block, depth: int, measure: Measure) -> Diagram:
+    pen = _Pen(depth, measure)
     root = BoxGroup("page", drawn.name)
     block = drawn if isinstance(drawn, Block) else drawn.block
     env: dict[int, Source] = {}
@@ -149,79 +218,129 @@ def _draw(drawn: Model | Block, depth: int) -> Diagram:
         title = told or ("output" if len(outputs) == 1 else f"output {i + 1}")
         box = pen.box(root, "output", [title, shape_text(value)])
         pen.arrows += [Arrow(s, box.id) for s in pen.sources(env, value, root)]
-    return _tidy(Diagram(root, pen.arrows, list(pen.closed.values())), pen.carried)
-
-
-# --- texts ------------------------------------------------------------------------------------------------------------
-
-
-def number_text(n: Num) -> str:
-    """A number by its value, `50,257`; a size that only the running model knows by its name."""
-    if isinstance(n.value, Poly):
-        return str(n)
-    if isinstance(n.value, int):
-        return f"{n.value:,}"
-    return f"{float(n.value):g}"
-
-
-def _plain(n: Num) -> bool:
-    """Whether a number is best told by its value: it was written as one, or its names are not the block's own."""
-    return n.static and (
-        isinstance(n.value, int) or any("." in name for name in free_names(n.expr)) or isinstance(n.expr, Lit)
-    )
-
-
-def shape_text(value: Value) -> str:
-    return f"[{', '.join(number_text(d) for d in value.shape)}]"
-
-
-def option_text(value: Any) -> str:
-    """A hyper-parameter as a drawing says it; '' for what it leaves out."""
-    if value is None or isinstance(value, bool):
-        return ""
-    if isinstance(value, Num):
-        return number_text(value)
-    if isinstance(value, SharedModule):
-        return f"{value.name}, shared"
-    if isinstance(value, Mask):
-        return "" if value.rule == "full" else str(value)
-    if isinstance(value, BlockValue):
-        inner = [f"{k} {option_text(v)}" for k, v in value.args.items() if k not in UNTOLD and option_text(v)]
-        text = f"{value.name}({', '.join(inner)})" if inner else value.name
-        return text if len(text) <= LONG else value.name
-    if isinstance(value, tuple):
-        texts = [option_text(v) for v in value]
-        return ", ".join(texts) if all(texts) else ""
-    return str(value) if isinstance(value, str | EnumValue) and str(value) else ""
-
-
-def _options(header: ast.Header, options: Mapping[str, Any], computed: Iterable[str] = ()) -> list[str]:
-    """What was given, one line each: options that differ from what the signature says of them."""
-    found = []
-    for hyper in header.hypers or ():
-        value = options.get(hyper.name)
-        if hyper.name in UNTOLD or hyper.name in computed:
-            continue
-        text = option_text(value)
-        default = _GROUPED.sub("", hyper.default.span.text) if hyper.default is not None else ""
-        if not text or text.replace(",", "") in (default, default.partition("(")[0]):
-            continue
-        found.append(_said(hyper.name, text, value))
+    found = _tidy(Diagram(root, pen.arrows, closed=list(pen.closed.values())), pen.carried)
+    weigh(found)
     return found
 
 
-def _said(name: str, text: str, value: Any) -> str:
-    """`12 heads`, `position rope(theta 10,000)`, `mask causal`; a text as it is."""
-    if isinstance(value, str):
-        return text
-    if isinstance(value, Num) and value.static and name.endswith("s") and text != "1":
-        return f"{text} {name.replace('_', ' ')}"
-    return f"{name.replace('_', ' ')} {text}"
+# --- how much a box stands for ----------------------------------------------------------------------------------------
+
+
+class Parameters:
+    """The parameters of boxes; what several share counts at the first of them."""
+
+    once = True
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+
+    def own(self, node: Node) -> float:
+        if isinstance(node, ParamNode):
+            return _trained([node.weight])
+        if not isinstance(node, OpNode | CallNode) or node.instance is not None:
+            return 0
+        called = sum(self.counts.called(call).total for call in calls_of(node))
+        return called + (_trained(node.weights) if isinstance(node, OpNode) else 0)
+
+    def common(self, shared: SharedModule) -> float:
+        if shared.block is not None:
+            return self.counts.block(shared.block).total
+        return _trained(shared.node.weights) + sum(self.counts.whole(call.block) for call in calls_of(shared.node))
+
+    def steps(self, node: ScanNode) -> float:
+        return 1
+
+    def turn(self, body: Graph) -> float:
+        return sum(times * self.own(node) for node, times, _ in runs(body))
+
+
+class Work:
+    """The FLOPs of boxes in inference, as `estimate` counts them by default."""
+
+    once = False
+
+    def __init__(self, model: Model) -> None:
+        """Raises ArchError E0503 where the model has no sizes at the default length."""
+        self.flops = NodeFlops(model)
+
+    def own(self, node: Node) -> float:
+        if isinstance(node, OpNode):
+            return self.flops.op(node)
+        return self.flops.block(node.block) if isinstance(node, CallNode) else 0
+
+    def common(self, shared: SharedModule) -> float:
+        return 0
+
+    def steps(self, node: ScanNode) -> float:
+        return self.flops.size(node.length.value)
+
+    def turn(self, body: Graph) -> float:
+        return sum(times * self.own(node) for node, times, _ in runs(body))
+
+
+def _trained(weights: Iterable[Weight]) -> int:
+    return sum(math.prod(shape_of(w)) for w in weights if w.trained)
+
+
+def _shared_by(node: Node) -> Iterator[SharedModule]:
+    """Yield what a node applies, itself and within the blocks it calls, that lives outside of them."""
+    if isinstance(node, OpNode | CallNode | WeightNode) and node.instance is not None:
+        yield node.instance
+    elif isinstance(node, OpNode | CallNode):
+        blocks = [call.block for call in calls_of(node)]
+        below = [inner for block in blocks for inner in _nodes_below(block)]
+        blocks += [call.block for inner in below for call in calls_of(inner)]
+        owned = {id(shared) for block in blocks for shared in block.instances}
+        used = [n.instance for n in below if isinstance(n, OpNode | CallNode | WeightNode) and n.instance is not None]
+        yield from (shared for shared in used if id(shared) not in owned)
+
+
+def weigh(drawn: Diagram) -> None:
+    """Set the share of each box, from what it claims: of something shared the first use that is drawn counts."""
+    first: dict[int, int] = {}
+    for thing, use in (u for box in drawn.root.boxes() for uses, _ in box.claims for u in uses):
+        first[thing] = min(use, first.get(thing, use))
+    for box in drawn.root.boxes():
+        box.weight = sum(amount for uses, amount in box.claims if all(first[thing] == use for thing, use in uses))
+    drawn.measured = sum(box.weight for box in drawn.root.boxes())
+    for box in drawn.root.boxes():
+        box.weight /= drawn.measured or 1.0
+
+
+# --- names of boxes ---------------------------------------------------------------------------------------------------
+
+
+PLAIN = frozenset({"attention", "ffn", "mlp", "moe", "mixer", "blocks", "layers"})
+"""Steps that say no more than the block that takes them."""
 
 
 def _titled(step: str, what: str) -> str:
-    """`attention: gqa`; the block alone where its step is called like it."""
-    return what if not step or step.rstrip("0123456789_") == what.rstrip("0123456789_") else f"{step}: {what}"
+    """`SwiGLU (shared)`; the block alone where its step says no more."""
+    bare = step.rstrip("0123456789_")
+    if not step or step in PLAIN or bare == what.rstrip("0123456789_") or bare == "self_attention":
+        return written(what)
+    return f"{written(what)} ({written(step.removesuffix('_attention'))})"
+
+
+NAMED_BY_STEP = frozenset({"linear", "embedding", "convolution", "transposed convolution"})
+"""Kinds of layers that are told by what they are for, `Token embedding` or `Gate`: their colour says the rest."""
+
+
+def _named(node: OpNode) -> str:
+    """What a primitive is called."""
+    step, what = _step(node), node.op.title or node.op.name
+    if not node.weights or not step:
+        return written(what)
+    if node.op.family == "embedding" and "embedding" not in step:
+        step = f"{step}_embedding"
+    if node.op.family in NAMED_BY_STEP:
+        return written(step)
+    if _role_of_op(node) != "norm":
+        return _titled(step, what)
+    of = step.removesuffix("norm").strip(
+        "_"
+    )  # where norms stand is seen, but not which of several tensors they are for
+    return f"{written(what)} ({of})" if 0 < len(of) <= 2 else written(what)
 
 
 # --- boxes from nodes -------------------------------------------------------------------------------------------------
@@ -230,29 +349,67 @@ Source = tuple[str, ...]
 """The boxes that a value comes from."""
 
 
+class _Waiting(Frozen):
+    """A box that is drawn once something drawn reads it."""
+
+    role: Role
+    lines: list[str]
+    claims: list[Claim]
+    weight: int
+    """The raw weight that it is made of, by a number."""
+
+
 class _Pen:
     """Draws graph after graph. What has no input that is drawn, a table of positions or a raw weight, waits in
     `waiting` until something drawn reads it."""
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, depth: int, measure: Measure) -> None:
         self.depth = depth
+        self.measure = measure
+        self.often = 1.0
+        """How often what is drawn now is in the model."""
+        self.within: tuple[tuple[int, int], ...] = ()
+        """The use of a shared block that is drawn now, if one is."""
+        self.uses = 0
+        self.prepared: dict[int, list[Claim]] = {}
+        """What is prepared for the steps of a scan, by its block: the box of the steps stands for it too."""
+        self.sets: dict[int, float] = {}
+        """How often the block in which something shared lives is in the model."""
         self.arrows: list[Arrow] = []
         self.count = 0
-        self.waiting: dict[int, tuple[Role, list[str]]] = {}
+        self.waiting: dict[int, _Waiting] = {}
         self.tied: dict[int, str] = {}
+        self.common: dict[int, WeightNode] = {}
         self.closed: dict[str, Block] = {}
         self.carried: set[str] = set()
         """Boxes that the next turn of a stack reads, whether or not anything does after the last."""
+        self.drawn: set[tuple[int, Turns]] = set()
+        """Turns of loops whose frames are drawn: where they come again they are one box."""
 
-    def box(self, group: BoxGroup, role: Role, lines: Sequence[str]) -> Box:
+    def box(self, group: BoxGroup, role: Role, lines: Sequence[str], claims: Sequence[Claim] = ()) -> Box:
         self.count += 1
-        box = Box(f"n{self.count}", role, [line for line in lines if line])
+        name, *details = [line for line in lines if line]
+        box = Box(f"n{self.count}", role, name, details, [*claims])
         group.parts.append(box)
         return box
 
-    def group(self, within: BoxGroup, title: str) -> BoxGroup:
+    def claims(self, *nodes: Node) -> list[Claim]:
+        """What a box of these nodes stands for."""
+        found: list[Claim] = [(self.within, self.measure.own(node) * self.often) for node in nodes]
+        for shared in (s for node in nodes for s in _shared_by(node)) if self.measure.once else ():
+            self.uses += 1
+            amount = self.measure.common(shared) * self.sets.get(id(shared), 1.0)
+            found.append((((id(shared), self.uses),), amount))
+        return found
+
+    def read(self, weight: int, claims: Sequence[Claim]) -> list[Claim]:
+        """The claims of one more box that reads a raw weight: of several such boxes the first has it."""
+        self.uses += 1
+        return [((*(use for use in uses if use[0] != weight), (weight, self.uses)), n) for uses, n in claims]
+
+    def group(self, within: BoxGroup, title: str, times: int = 1) -> BoxGroup:
         self.count += 1
-        group = BoxGroup(f"g{self.count}", title)
+        group = BoxGroup(f"g{self.count}", title, times)
         within.parts.append(group)
         return group
 
@@ -261,7 +418,7 @@ class _Pen:
         found = env.get(id(value), ())
         waits = self.waiting.get(id(value))
         if not found and waits is not None:
-            found = env[id(value)] = (self.box(group, *waits).id,)
+            found = env[id(value)] = (self.box(group, waits.role, waits.lines, waits.claims).id,)
         return found
 
     def connect(self, env: dict[int, Source], box: Box, group: BoxGroup, values: Iterable[tuple[Value, str]]) -> None:
@@ -287,9 +444,14 @@ class _Pen:
             for value, inner in zip(node.outputs, node.otherwise.outputs, strict=False):
                 self.hand(env, inner, value)
         elif isinstance(node, ParamNode):
-            self.waiting[id(node.output)] = ("weights", [node.name, shape_text(node.output)])
+            lines = [written(node.name), shape_text(node.output)]
+            self.uses += 1
+            weight = -self.uses  # below all ids
+            claims = self.read(weight, self.claims(node))
+            self.waiting[id(node.output)] = _Waiting("weights", lines, claims, weight)
         elif isinstance(node, WeightNode):
-            self.tied[id(node.output)] = f"tied to {node.instance.label or node.instance.name}"
+            self.common[id(node.output)] = node
+            self.tied[id(node.output)] = f"tied to {written(node.instance.label or node.instance.name)}"
 
     def hand(self, env: dict[int, Source], inner: Value | None, outer: Value) -> None:
         """One value under another's id."""
@@ -299,7 +461,7 @@ class _Pen:
         if id(inner) in self.waiting:
             self.waiting[id(outer)] = self.waiting[id(inner)]
         if id(inner) in self.tied:
-            self.tied[id(outer)] = self.tied[id(inner)]
+            self.tied[id(outer)], self.common[id(outer)] = self.tied[id(inner)], self.common[id(inner)]
 
     # --- primitives ---
 
@@ -314,41 +476,45 @@ class _Pen:
         tied = [self.tied[id(v)] for v in values if id(v) in self.tied]
         live = [v for v in values if env.get(id(v))]
         waits = [v for v in values if not env.get(id(v)) and id(v) in self.waiting]
-        if node.weights:  # places that are looked up in a table of positions go without saying
-            waits = [v for v in waits if self.waiting[id(v)][0] != "op"]
+        if not node.op.sign:  # places and angles that an op looks up in a table go without saying
+            waits = [v for v in waits if self.waiting[id(v)].role != "op"]
         if not live and not node.weights and not tied and len(waits) < 2:
-            if waits:
-                role, lines = self.waiting[id(waits[0])]
-                made = (role, [*lines, *self.op_box(node, tied)[1]])
-            else:
-                made = ("op", [node.op.name])
-            self.waiting.update(dict.fromkeys(map(id, node.outputs), made))
+            role: Role = "op"
+            lines, weight, claims = [written(node.op.name)], 0, list[Claim]()
+            first = next((self.waiting[id(v)] for v in values if id(v) in self.waiting), None)
+            if first is not None:
+                role, lines = first.role, [*first.lines, *self.op_lines(node, tied)]
+                weight, claims = first.weight, self.read(first.weight, first.claims)
+            self.waiting.update(dict.fromkeys(map(id, node.outputs), _Waiting(role, lines, claims, weight)))
             return
-        box = self.box(group, *self.op_box(node, tied))
+        claims = self.claims(node, *(self.common[id(v)] for v in values if id(v) in self.common))
+        box = self.box(group, _role_of_op(node), self.op_lines(node, tied), claims)
+        if box.role == "attention":
+            box.sees = _sees(node.options)
         self.connect(env, box, group, ((v, "") for v in values if v in live or v in waits))
         for output in node.outputs:
             env[id(output)] = (box.id,)
 
-    def op_box(self, node: OpNode, tied: list[str]) -> tuple[Role, list[str]]:
+    def op_lines(self, node: OpNode, tied: list[str]) -> list[str]:
         sign = SIGNS.get(node.op.sign)
         if sign is not None and not node.weights:
             constant = next((v for v in node.inputs if isinstance(v, Num)), None)
             if constant is None:
-                return "sum", [sign]
-            text = number_text(constant) if _plain(constant) else expr_text(constant.expr)
+                return [sign]
+            text = constant_text(constant)
             first = isinstance(node.inputs[0], Num) and node.op.sign in ("-", "/")
-            return "op", [f"{text} {sign}" if first else f"{sign} {text}"]
-        lines = [_titled(_step(node), node.op.name)]
+            return [f"{text} {sign}" if first else f"{sign} {text}"]
+        lines = [_named(node)]
         table = [w for w in node.weights if w.kind == "embedding"]
         if table:
             lines.append(" × ".join(number_text(d) for d in table[0].shape))
         elif not node.blocks:
-            lines += _options(node.op.header, node.options)
+            lines += options_text(node.op.header, node.options)
         lines += tied
         for name, call in node.blocks.items():
             copies = f"{number_text(node.copies)} × " if node.copies is not None else ""
             lines.append(f"{copies}{_titled('' if name == 'expert' else name, call.block.name)}")
-        return _role_of_op(node), lines
+        return lines
 
     # --- blocks ---
 
@@ -358,18 +524,29 @@ class _Pen:
             if node.step is not None:  # what the block prepares for a scan is drawn with its steps
                 found = tuple(s for v in node.inputs if v is not None for s in self.sources(env, v, group))
                 env.update({id(v): found for v in node.outputs})
+                self.prepared[id(block)] = self.claims(node)
                 return
             if not block.library and block.before is None:
                 self.closed.setdefault(block.name, block)
-            box = self.box(group, _role_of_block(block), _block_lines(node))
+            box = self.box(group, _role_of_block(block), _block_lines(node), self.claims(node))
+            box.claims += self.prepared.pop(id(block.before), [])
+            if box.role == "attention":
+                box.sees = _sees(block.hypers)
             given = [(v, name) for v, name in zip(node.inputs, block.tensor_names, strict=False) if v is not None]
             said = block.before is None  # else some of them are what was prepared, under names of no concern
-            self.connect(env, box, group, ((v, name if i and said else "") for i, (v, name) in enumerate(given)))
+            told = ((v, written(name) if i and said else "") for i, (v, name) in enumerate(given) if not self.table(v))
+            self.connect(env, box, group, told)
+            given_around = (v for v in node.contexts if isinstance(v, Value) and not self.table(v))
+            self.connect(env, box, group, ((v, "") for v in given_around))
             env.update({id(v): (box.id,) for v in node.outputs})
             return
         once = ", once for all steps" if node.step is not None else ""
-        inner = self.group(group, f"{_titled(_step(node), block.name)}{_shared(node)}{once}")
+        inner = self.group(group, f"{headed(_titled(_step(node), block.name))}{_shared(node)}{once}")
         self.inside(node, env, inner, level + 1)
+
+    def table(self, value: Value) -> bool:
+        """Whether a value is made of positions alone, and no weights."""
+        return id(value) in self.waiting and self.waiting[id(value)].role == "op"
 
     def opens(self, block: Block, level: int) -> bool:
         """Whether a block is a frame with its parts, and not one box."""
@@ -377,16 +554,23 @@ class _Pen:
 
     def inside(self, node: CallNode, env: dict[int, Source], group: BoxGroup, level: int) -> None:
         """The body of a called block, in a group that is already there."""
-        block = node.block
+        block, before = node.block, (self.often, self.within)
+        if node.instance is not None and self.measure.once:
+            self.uses += 1
+            self.often, self.within = self.sets.get(id(node.instance), 1.0), ((id(node.instance), self.uses),)
+        self.sets |= {id(shared): self.often for shared in block.instances}
         local = dict(env)
         for own, value in zip(block.graph.inputs, node.inputs, strict=False):
             local[id(own)] = ()
-            if value is not None:
+            if value is not None and self.table(value):
+                self.hand(local, value, own)
+            elif value is not None:
                 local[id(own)] = self.sources(env, value, group)
         for context, given in zip(block.contexts, node.contexts, strict=False):
             if isinstance(context.value, Value) and isinstance(given, Value):
                 self.hand(local, given, context.value)
         self.graph(block.graph, local, group, level)
+        self.often, self.within = before
         for value, made in zip(node.outputs, (v for v in block.graph.outputs if v is not None), strict=False):
             self.sources(local, made, group)
             self.hand(local, made, value)
@@ -397,14 +581,20 @@ class _Pen:
     def loop(self, node: LoopNode, env: dict[int, Source], group: BoxGroup, level: int) -> None:
         carried = [self.sources(env, v, group) for v in node.starts]
         emitted: dict[int, list[Source]] = {}
+        turns = Counter(node.iterations)
+        before = self.often
         for times, part in _repeats(node):
-            frame = group
-            if times > 1 and len(part) > 1:
-                frame = self.group(group, f"× {times}")
-                times = 1
+            frame = self.group(group, "", times) if times > 1 and len(part) > 1 else group
             for bodies, count in part:
-                carried, given = self.turn(node, bodies, carried, env, frame, level, count * times)
+                often = count if frame is not group else count * times
+                # Of bodies that are drawn as one, the first stands for their mean.
+                first = self.measure.turn(node.bodies[bodies[0]])
+                whole = sum(turns[i] * self.measure.turn(node.bodies[i]) for i in bodies) if len(bodies) > 1 else first
+                mean = whole / sum(turns[i] for i in bodies) / first if len(bodies) > 1 and first else 1.0
+                self.often = before * times * count * mean
+                carried, given = self.turn(node, bodies, carried, env, frame, level, often)
                 emitted.update(dict.fromkeys(bodies, given))
+        self.often = before
         env.update({id(v): s for v, s in zip(node.outputs, carried, strict=False)})
         for turn, values in zip(node.iterations, node.emitted, strict=False):
             env.update({id(v): s for v, s in zip(values, emitted.get(turn, []), strict=False)})
@@ -412,7 +602,7 @@ class _Pen:
     def turn(
         self,
         node: LoopNode,
-        alike: Sequence[int],
+        alike: Turns,
         carried: list[Source],
         env: dict[int, Source],
         group: BoxGroup,
@@ -422,30 +612,48 @@ class _Pen:
         """One group for `times` turns of a body (the first of those that are alike): what it carries on, and what it
         emits."""
         body = node.bodies[alike[0]]
-        local = dict(env)
-        local.update({id(v): s for v, s in zip(body.inputs, carried, strict=True)})
-        said = f" × {times}" if times > 1 else ""
-        differ = ", sizes of the first" if len(alike) > 1 else ""
         calls = [n for n in body.nodes if isinstance(n, CallNode)]
         alone = len(calls) == 1 and not any(isinstance(n, OpNode | LoopNode | ScanNode) for n in body.nodes)
+        title = _layer(calls[0], node.variable) if alone else ""
+        if alone and (id(node), alike) in self.drawn:
+            return self.again(body, f"{title}, as above", carried, group, times)
+        local = dict(env)
+        local.update({id(v): s for v, s in zip(body.inputs, carried, strict=True)})
+        differ = "sizes of the first" if len(alike) > 1 else ""
         if alone and self.opens(calls[0].block, level):
-            inner = self.group(group, f"{_layer(calls[0], node.variable)}{said}{differ}")
+            self.drawn.add((id(node), alike))
+            inner = self.group(group, ", ".join(t for t in (title, differ) if t), times)
             for part in body.nodes:
                 if part is calls[0]:
                     self.inside(calls[0], local, inner, level + 1)
                 else:
                     self.node(part, local, inner, level)
         else:
-            inner = self.group(group, f"{said.strip()}{differ}") if said else group
+            inner = self.group(group, "", times) if times > 1 else group
+            before = len(inner.parts)
             self.graph(body, local, inner, level)
+            for last in inner.parts[before:][-1:] if differ else ():
+                if isinstance(last, Box):
+                    last.details.append(differ)
         made = [self.sources(local, v, inner) if v is not None else () for v in body.outputs]
         if len(node.iterations) > 1:
             self.carried.update(s for sources in made[: len(carried)] for s in sources)
         return made[: len(carried)], made[len(carried) :]
 
+    def again(
+        self, body: Graph, title: str, carried: list[Source], group: BoxGroup, times: int
+    ) -> tuple[list[Source], list[Source]]:
+        """One box for turns that are like some which are drawn."""
+        lines = [title, f"× {times:,}" if times > 1 else ""]
+        box = self.box(group, "weights", lines, [(self.within, self.measure.turn(body) * self.often)])
+        self.arrows += [Arrow(s, box.id) for sources in carried for s in sources]
+        self.carried.add(box.id)
+        return [(box.id,)] * len(carried), [(box.id,)] * (len(body.outputs) - len(carried))
+
     def scan(self, node: ScanNode, env: dict[int, Source], group: BoxGroup, level: int) -> None:
         length = node.length
-        inner = self.group(group, f"for each of {number_text(length)} steps")
+        inner = self.group(group, f"For each of {number_text(length)} steps")
+        before, self.often = self.often, self.often * self.measure.steps(node)
         local = dict(env)
         states: list[Box] = []
         carried = len(node.starts)
@@ -458,10 +666,11 @@ class _Pen:
         for own, sequence in zip(node.body.inputs[carried:], node.sequences, strict=True):
             local[id(own)] = self.sources(env, sequence, group)
         self.graph(node.body, local, inner, level)
+        self.often = before
         outputs = node.body.outputs
         ends = [self.sources(local, v, inner) if v is not None else () for v in outputs]
         for state, sources in zip(states, ends, strict=False):
-            after = self.box(inner, "state", [f"next {state.lines[0]}"])
+            after = self.box(inner, "state", [f"next {state.name}"])
             self.arrows += [Arrow(s, after.id) for s in sources]
         env.update({id(v): s for v, s in zip(node.finals, ends, strict=False)})
         env.update({id(v): s for v, s in zip(node.stacked, ends[carried:], strict=False)})
@@ -478,8 +687,8 @@ def _is_quiet(node: OpNode, value: Value) -> bool:
 def _layer(node: CallNode, variable: str) -> str:
     """`layer (dense)`; the block alone where it is called like it, like its step or like the loop's variable."""
     block = node.block.name
-    said = "" if node.alias in ("", block, node.name, variable) else f" ({node.alias})"
-    return f"{block}{said}{_shared(node)}"
+    said = "" if node.alias in ("", block, node.name, variable) else f" ({written(node.alias)})"
+    return f"{headed(written(block))}{said}{_shared(node)}"
 
 
 def _step(node: CallNode | OpNode) -> str:
@@ -492,7 +701,10 @@ def _shared(node: CallNode) -> str:
 
 def _block_lines(node: CallNode) -> list[str]:
     block = node.block
-    return [f"{_titled(_step(node), block.name)}{_shared(node)}", *_options(block.header, block.hypers, block.local)]
+    return [
+        f"{_titled(_step(node), block.name)}{_shared(node)}",
+        *options_text(block.header, block.hypers, block.local),
+    ]
 
 
 def _role_of_block(block: Block) -> Role:
@@ -510,7 +722,19 @@ def _role_of_block(block: Block) -> Role:
     return role
 
 
+def _sees(options: Mapping[str, Any]) -> Sees:
+    """Which keys the option `mask` of attention lets a query see."""
+    masks = [value for value in options.values() if isinstance(value, Mask)]
+    if not masks:
+        return ""
+    near = any(leaf.rule in RULES and RULES[leaf.rule].behind is not None for leaf in masks[0].leaves())
+    before = looks_back(masks[0])
+    return "near before" if near and before else "near" if near else "before" if before else "all"
+
+
 def _role_of_op(node: OpNode) -> Role:
+    if node.op.sign in SIGNS and not node.weights and not any(isinstance(v, Num) for v in node.inputs):
+        return "sum"
     if node.copies is not None:
         return "experts"
     if node.op.family in ATTENTION:
@@ -522,13 +746,15 @@ def _role_of_op(node: OpNode) -> Role:
 
 # --- how layers follow each other -------------------------------------------------------------------------------------
 
-Part = tuple[tuple[tuple[int, ...], int], ...]
-"""Runs: bodies that are drawn as one (the first of them), and how often in a row."""
+Turns = tuple[int, ...]
+"""Bodies that are drawn as one, the first of them."""
+Part = tuple[tuple[Turns, int], ...]
+"""What follows each other, with how often in a row."""
 
 
 def _repeats(node: LoopNode) -> Iterator[tuple[int, Part]]:
-    """The turns of a loop as (times, runs): `3 * dense + 58 * sparse` is one part of two runs, `48 * (dense + banded)`
-    is 48 times one of two."""
+    """The turns of a loop as (times, what is repeated), in their order: `3 * dense + 58 * sparse` is one part of two,
+    `48 * (dense + banded)` is 48 times a part of two, and a pattern may begin late and break off."""
     turns = list(node.iterations)
     if len(set(turns)) > DISTINCT:
         turns = _merged(node, turns)
@@ -536,13 +762,19 @@ def _repeats(node: LoopNode) -> Iterator[tuple[int, Part]]:
     for merged, turn in zip(turns, node.iterations, strict=True):
         if turn not in alike.setdefault(merged, []):
             alike[merged].append(turn)
-    for period in range(1, len(turns) // 2 + 1):
-        if len(turns) % period == 0 and turns == turns[:period] * (len(turns) // period):
-            yield len(turns) // period, _runs(turns[:period], alike)
+    whole = _runs(turns, alike)
+    for start in range(DISTINCT + 1) if len(whole) > DISTINCT else (0,):
+        rest = turns[start:]
+        for period in range(1, len(rest) // 2 + 1):
+            times, left = divmod(len(rest), period)
+            if rest != (rest[:period] * (times + 1))[: len(rest)] or (left and len(whole) <= DISTINCT):
+                continue
+            yield from [(1, _runs(turns[:start], alike))] if start else []
+            yield times, _runs(rest[:period], alike)
+            yield from [(1, _runs(rest[period * times :], alike))] if left else []
             return
-    runs = _runs(turns, alike)
-    if len(runs) <= 2 * DISTINCT:
-        yield 1, runs
+    if len(whole) <= 2 * DISTINCT:
+        yield 1, whole
         return
     counts = Counter(turns)
     yield 1, tuple((tuple(alike[t]), n) for t, n in counts.items())
@@ -629,13 +861,14 @@ def _fold(drawn: Diagram) -> None:
         if (
             target.role == "op"
             and source.role in ("op", "weights", "norm")
-            and len(target.lines) == 1
+            and not target.details
             and into[target.id] == 1
             and out[arrow.source] == 1
             and not arrow.label
             and group_of[source.id] is group_of[target.id]
         ):
-            source.lines += target.lines
+            source.details += [target.name, *target.details]
+            source.claims += target.claims
             group_of[target.id].parts.remove(target)
             renamed[target.id] = source.id
     drawn.arrows = [
@@ -643,3 +876,43 @@ def _fold(drawn: Diagram) -> None:
         for a in drawn.arrows
         if a.target not in renamed
     ]
+
+
+def _contract(drawn: Diagram, most: int) -> None:
+    """Ops and sums that follow each other in a group become one box, the smallest first, until the drawing has no more
+    than `most` boxes: of a spec that is all equations, and has no blocks to close."""
+    sources: dict[str, list[str]] = {box.id: [] for box in drawn.root.boxes()}
+    for a in drawn.arrows:
+        sources[a.target].append(a.source)
+    if len(sources) <= most:
+        return
+    order = {box: n for n, box in enumerate(TopologicalSorter(sources).static_order())}
+    boxes = {box.id: box for box in drawn.root.boxes()}
+    home = {box.id: group for group in (drawn.root, *drawn.root.groups()) for box in group.parts}
+    held = dict.fromkeys(order, 1)
+    while len(held) > most:
+        after: dict[str, str] = {}
+        for a in drawn.arrows:  # no other way leads from a box to the first of those that read it
+            after[a.source] = min(after.get(a.source, a.target), a.target, key=order.__getitem__)
+        pairs = [
+            (held[s] + held[t], order[s], s, t)
+            for s, t in after.items()
+            if home[s] is home[t] and not {boxes[s].role, boxes[t].role} & {"input", "output", "state"}
+        ]
+        if not pairs:
+            return
+        _, _, s, t = min(pairs)
+        source, target = boxes[s], boxes[t]
+        held[t] += held.pop(s)
+        names = [box.name for box in (source, target) if box.role not in ("op", "sum") and not box.name.startswith("…")]
+        target.role = next((box.role for box in (source, target) if box.role not in ("op", "sum")), "op")
+        target.name, target.details = names[0] if len(names) == 1 else "…", [f"{held[t]} steps"]
+        target.weight += source.weight
+        home[s].parts.remove(source)
+        drawn.arrows = list(
+            dict.fromkeys(
+                Arrow(t if a.source == s else a.source, t if a.target == s else a.target, a.label)
+                for a in drawn.arrows
+                if (a.source, a.target) != (s, t)
+            )
+        )

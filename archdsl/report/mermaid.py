@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from archdsl.report.diagram import Box, BoxGroup, Diagram
 
 # Room for a frame's title above the arrows that enter it, and no line broken but where it was meant to be.
@@ -45,17 +43,10 @@ def mermaid(drawn: Diagram) -> str:
     for role, ids in roles.items():
         lines.append(f"  classDef {role} {_COLORS[role]},color:#222222")
         lines.append(f"  class {','.join(ids)} {role}")
-    frames = list(_frames(drawn.root))
+    frames = [group.id for group in drawn.root.groups()]
     if frames:
         lines += [f"  classDef frame {_FRAME}", f"  class {','.join(frames)} frame"]
     return "\n".join(lines) + "\n"
-
-
-def _frames(group: BoxGroup) -> Iterator[str]:
-    for part in group.parts:
-        if isinstance(part, BoxGroup):
-            yield part.id
-            yield from _frames(part)
 
 
 def _part(part: Box | BoxGroup, indent: str) -> list[str]:
@@ -63,7 +54,7 @@ def _part(part: Box | BoxGroup, indent: str) -> list[str]:
         before, after = _SHAPES.get(part.role, _PLAIN)
         return [f"{indent}{part.id}{before}{'<br/>'.join(_escape(line) for line in part.lines)}{after}"]
     inner = [line for p in part.parts for line in _part(p, f"{indent}  ")]
-    return [f'{indent}subgraph {part.id}["{_escape(part.title)}"]', *inner, f"{indent}end"]
+    return [f'{indent}subgraph {part.id}["{_escape(part.label)}"]', *inner, f"{indent}end"]
 
 
 def _escape(text: str) -> str:

@@ -4,7 +4,6 @@ is imported when one is drawn."""
 from __future__ import annotations
 
 import io
-from html import escape
 from importlib.util import find_spec as installed
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from archdsl.files import written_beside
 from archdsl.frozen import Frozen
 from archdsl.ir.paths import layer_texts
 from archdsl.packages import install
+from archdsl.report.page import Table, page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,8 +43,6 @@ _MOST_BARS = 30
 """Of more blocks than that the largest are drawn."""
 
 Line = list[tuple[float, float]]
-Table = list[list[str]]
-"""Rows of cells, the first one of heads."""
 
 
 def demand_plots(path: Path, otherwise: str = "--csv") -> None:
@@ -291,7 +289,7 @@ def _write(figure: Figure, path: Path, title: str, tables: list[Table]) -> None:
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", metadata={"Date": None})
         svg = drawn.getvalue()
-        text = svg if kind == ".svg" else _page(svg[svg.index("<svg") :], title, tables)
+        text = svg if kind == ".svg" else page(svg[svg.index("<svg") :], title, tables)
         beside.write_text(text, encoding="utf-8", newline="\n")
 
 
@@ -306,22 +304,3 @@ def _swept(report: SweepReport) -> Table:
             cells.append("" if value is None else f"{value:.4f}" if q == "ratio" else f"{value:,.0f}")
         rows.append([*cells, row.problem or ""])
     return rows
-
-
-def _page(svg: str, title: str, tables: list[Table]) -> str:
-    """The picture above its numbers, one file without a script."""
-    style = (
-        "body{font-family:sans-serif;margin:2em}svg{max-width:100%;height:auto}"
-        "table{border-collapse:collapse;margin-bottom:2em}"
-        "td,th{padding:.2em .8em;text-align:right}tr:nth-child(even){background:#f3f3f3}"
-    )
-    shown = []
-    for heads, *rows in tables:
-        head = "".join(f"<th>{escape(h)}</th>" for h in heads)
-        body = ["<tr>" + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>" for cells in rows]
-        shown.append(f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(body) + "\n</tbody></table>\n")
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
-        f"<style>{style}</style></head>\n"
-        f"<body>\n{svg}\n" + "".join(shown) + "</body></html>\n"
-    )

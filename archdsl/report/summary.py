@@ -8,6 +8,7 @@ from archdsl.estimates.params import ParamsReport, estimate
 from archdsl.ir.dims import shape_text
 from archdsl.ir.graph import Model
 from archdsl.ir.paths import layer_texts
+from archdsl.report.svg import figure, svg
 from archdsl.report.tree import tree
 
 LINES = 10
@@ -37,7 +38,7 @@ def text(model: Model) -> str:
 
 
 def html(model: Model) -> str:
-    """Return the same, and every block with its parameters, as a table of HTML."""
+    """Return a model's figure, then the same and every block with its parameters as a table of HTML."""
     report = estimate(model)
     head = {"settings": _settings(report), **_tensors(model), "parameters": _parameters(report)}
     facts = "".join(
@@ -54,7 +55,7 @@ def html(model: Model) -> str:
         for b, layers in zip(blocks, layer_texts([b.layers for b in blocks]), strict=True)
     )
     caption = f"<caption><b>{escape(model.name)}</b> {escape(model.source_name)}</caption>"
-    return f"<table>{caption}{facts}<tr>{columns}</tr>{rows}</table>"
+    return f"<div>{svg(*figure(model))}<table>{caption}{facts}<tr>{columns}</tr>{rows}</table></div>"
 
 
 def _settings(report: ParamsReport) -> str:
