@@ -10,9 +10,9 @@ from archdsl.cli import app
 from docs.gpu_page import with_table
 from docs.pages import ROOT
 from docs.reference_pages import api_page, library_page, primitives_page
-from docs.zoo_page import zoo_page
+from docs.zoo_page import zoo_pages
 
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -30,7 +30,11 @@ def test_the_api_is_current(golden: Callable[[Path, str], None]) -> None:
 
 @pytest.mark.slow
 def test_the_zoo_is_current(golden: Callable[[Path, str], None]) -> None:
-    golden(ROOT / "docs" / "zoo.md", zoo_page())
+    pages = {ROOT / "docs" / path: text for path, text in zoo_pages().items()}
+    for path, text in pages.items():
+        golden(path, text)
+    kept = {*(ROOT / "docs" / "zoo").glob("*.md"), *(ROOT / "docs" / "zoo" / "figures").iterdir()}
+    assert kept <= {*pages}, "pages and figures of no family"
 
 
 @pytest.mark.slow

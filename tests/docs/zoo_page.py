@@ -1,14 +1,22 @@
-"""`docs/zoo.md`: the zoo on one page, from the specs alone."""
+"""`docs/zoo.md` and `docs/zoo/`: the zoo as a page of figures, and a page by family, from the specs alone."""
 
-import re
 from collections.abc import Iterable
+from html import escape
+from itertools import groupby
 
 from archdsl.diagnostics import error
 from archdsl.zoo import ZooFamily, ZooModel, families
 
+ABOUT = """\
+Published architectures as specs: `specs/*.arch`, to be read, compiled and changed. `archdsl list` prints the table
+below, `archdsl estimate gpt2_xl` the counts of one model by block, `archdsl show gpt2_xl --source` its spec, and
+`archdsl show gpt2_xl -o gpt2_xl.svg` draws it. Every figure is computed from its spec: a block of the library is one
+box, a frame is a block of the spec with how often it is stacked, and bars are shares of the parameters."""
 
-def zoo_page() -> str:
-    """The page: a table of all families, then for each its comment, sizes, drawings and text.
+
+def zoo_pages() -> dict[str, str]:
+    """Return the pages and figures by their path below `docs`: a table of all families and a figure of each, newest
+    first; for each family its comment, sizes and figures.
 
     Raises ArchError for a spec of the zoo that is wrong."""
     found = families()
@@ -16,17 +24,21 @@ def zoo_page() -> str:
         for problem in family.problems:
             raise error(problem.code, f"{problem.place}: {problem.message}")
     titles = _titles(found)
-    parts = [
-        "# The zoo",
-        "Published architectures as specs: `specs/*.arch`, to be read, compiled and changed. `archdsl list` prints\n"
-        "the table below, `archdsl estimate gpt2_xl` the counts of one model by block, and\n"
-        "`archdsl show gpt2_xl --diagram` its drawing. Counts are exact, and follow from the specs; beside them\n"
-        "stands the rule of thumb 12 · layers · d², divided into the parameters without embeddings. In the drawings a\n"
-        "block of the library is one box, and a frame is a block of the spec with how often it is stacked.",
-        _overview(found, titles),
-        *(_section(family, titles[family.family]) for family in found),
-    ]
-    return "\n\n".join(parts) + "\n"
+    newest = sorted(found, key=lambda f: (-(f.year or 0), titles[f.family].lower()))
+    pages: dict[str, str] = {}
+    first: dict[str, str] = {}
+    for family in found:
+        figures = _figures(family)
+        pages |= {f"zoo/figures/{name}.svg": svg for name, svg in figures.items()}
+        first[family.family] = next(iter(figures), "")
+        pages[f"zoo/{family.family}.md"] = _page(family, titles[family.family], [*figures])
+    parts = ["# The zoo", ABOUT, _overview(newest, titles)]
+    for year, of_year in groupby(newest, key=lambda f: f.year):
+        shown = [f for f in of_year if first[f.family]]
+        cells = [_thumbnail(f, titles[f.family], first[f.family]) for f in shown]
+        rows = ["<tr>\n" + "\n".join(cells[i : i + 3]) + "\n</tr>" for i in range(0, len(cells), 3)]
+        parts += [f"## {year or 'Without a year'}", "<table>\n" + "\n".join(rows) + "\n</table>"]
+    return {"zoo.md": "\n\n".join(parts) + "\n", **pages}
 
 
 def _titles(found: Iterable[ZooFamily]) -> dict[str, str]:
@@ -35,12 +47,14 @@ def _titles(found: Iterable[ZooFamily]) -> dict[str, str]:
     return {f.family: f.name if names.count(f.name) == 1 else f"{f.name} ({f.family})" for f in found}
 
 
-def _anchor(heading: str) -> str:
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
+
+
+def _thumbnail(family: ZooFamily, title: str, figure: str) -> str:
+    page = f"zoo/{family.family}.md"
+    image = f'<a href="{page}"><img src="zoo/figures/{figure}.svg" width="260" alt="{escape(title)}"></a>'
+    return f'<td align="center" valign="top"><a href="{page}"><b>{escape(title)}</b></a><br>{image}</td>'
 
 
 def _overview(found: Iterable[ZooFamily], titles: dict[str, str]) -> str:
@@ -49,8 +63,8 @@ def _overview(found: Iterable[ZooFamily], titles: dict[str, str]) -> str:
         kinds = ", ".join(dict.fromkeys(m.kind for m in f.models))
         counts = [m.parameters for m in f.models]
         sizes = f"{short(min(counts))} – {short(max(counts))}" if len(set(counts)) > 1 else short(counts[0])
-        title = titles[f.family]
-        cells = (f"[{title}](#{_anchor(title)})", str(f.year or ""), kinds, str(len(counts)), sizes, f.about)
+        link = f"[{titles[f.family]}](zoo/{f.family}.md)"
+        cells = (link, str(f.year or ""), kinds, str(len(counts)), sizes, f.about)
         rows.append(f"| {' | '.join(map(_cell, cells))} |")
     return "\n".join(rows)
 
@@ -65,32 +79,33 @@ def short(count: int) -> str:
     return str(count)
 
 
-def _section(family: ZooFamily, title: str) -> str:
+def _figures(family: ZooFamily) -> dict[str, str]:
+    """The figures of a family: of each model that is no variant, and of its blocks that had to be one box. What looks
+    like an earlier one is left out."""
     from archdsl import api
-    from archdsl.report.diagram import diagram
-    from archdsl.report.mermaid import mermaid
+    from archdsl.report.svg import figure, svg
     from archdsl.resources import zoo_files
 
+    found: dict[str, str] = {}
+    seen: set[str] = set()
+    for name in (m.name for m in family.models if m.declared == "model"):
+        model = api.load(zoo_files()[family.family], model=name)
+        scene, caption = figure(model)
+        closed = [(f"{name}.{b.name}", *figure(model, b)) for b in scene.drawn.closed]
+        for title, drawn, said in ((name, scene, caption), *closed):
+            if (look := svg(drawn, "")) not in seen:
+                seen.add(look)
+                found[title] = svg(drawn, said)
+    return found
+
+
+def _page(family: ZooFamily, title: str, figures: list[str]) -> str:
     cited = ", ".join(s for s in (family.authors, str(family.year or "")) if s)
     intro = f"{cited}: {family.about}" if cited else family.about
-    spec = f"[specs/{family.file}](../specs/{family.file})"
-    parts = [f"## {title}", f"{intro}\n{spec}".strip(), family.notes, _sizes(family.models)]
-    path = zoo_files()[family.family]
-    seen: set[str] = set()
-    for model in (m for m in family.models if m.declared == "model"):
-        drawn = diagram(api.load(path, model=model.name))
-        for name, picture in ((model.name, drawn), *((b.name, diagram(b)) for b in drawn.closed)):
-            drawing = f"```mermaid\n{mermaid(picture)}```"
-            if drawing not in seen:
-                parts.append(_folded(f"<code>{name}</code>, drawn", drawing) if seen else drawing)
-                seen.add(drawing)
-    text = path.read_text(encoding="utf-8")
-    parts.append(_folded("The spec", f"```arch\n{text.strip()}\n```"))
-    return "\n\n".join(p for p in parts if p)
-
-
-def _folded(summary: str, content: str) -> str:
-    return f"<details>\n<summary>{summary}</summary>\n\n{content}\n\n</details>"
+    spec = f"[specs/{family.file}](../../specs/{family.file})"
+    parts = [f"# {title}", f"{intro}\n{spec}".strip(), family.notes, _sizes(family.models)]
+    parts += [f"![{name.replace('.', ': ')}](figures/{name}.svg)" for name in figures]
+    return "\n\n".join(p for p in [*parts, "[All families](../zoo.md)"] if p) + "\n"
 
 
 def _sizes(models: Iterable[ZooModel]) -> str:

@@ -1,10 +1,10 @@
-"""`docs/zoo.md`: what its generator makes of a zoo."""
+"""`docs/zoo.md` and `docs/zoo/`: what their generator makes of a zoo."""
 
 import re
 from pathlib import Path
 
 import pytest
-from docs.zoo_page import short, zoo_page
+from docs.zoo_page import short, zoo_pages
 
 import archdsl
 from archdsl import resources
@@ -56,42 +56,47 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return specs
 
 
-def test_a_row_and_a_section_for_each_family(folder: Path) -> None:
-    page = zoo_page()
-    assert "| [A net (part)](#a-net-part) |  | layer | 1 | 272 | a part of one. |" in page
-    assert re.search(
-        r"\| \[A net \(small\)\]\(#a-net-small\) \| 1999 \| decoder \| 3 \| [\d.]+K – [\d.]+K \| it \\\| is small\. \|",
-        page,
+def test_a_row_a_figure_and_a_page_for_each_family(folder: Path) -> None:
+    pages = zoo_pages()
+    page = pages["zoo.md"]
+    assert "| [A net (part)](zoo/part.md) |  | layer | 1 | 272 | a part of one. |" in page
+    row = (
+        r"\| \[A net \(small\)\]\(zoo/small\.md\) \| 1999 \| decoder \| 3 \| [\d.]+K – [\d.]+K \| it \\\| is small\. \|"
     )
-    headings = re.findall(r"^## (.*)$", page, re.MULTILINE)
-    assert headings == ["A net (part)", "A net (small)"]
-    assert "One and Two, 1999: it | is small.\n[specs/small.arch](../specs/small.arch)\n\nA remark.\n" in page
-    assert f"```arch\n{SMALL.strip()}\n```" in page
+    assert re.search(row, page)
+    assert re.findall(r"^## (.*)$", page, re.MULTILINE) == ["1999", "Without a year"]
+    assert '<img src="zoo/figures/small.svg" width="260" alt="A net (small)">' in page
+    assert pages["zoo/small.md"].startswith(
+        "# A net (small)\n\n"
+        "One and Two, 1999: it | is small.\n[specs/small.arch](../../specs/small.arch)\n\nA remark.\n"
+    )
 
 
 def test_counts_stand_beside_the_rule_of_thumb(folder: Path) -> None:
-    page = zoo_page()
+    pages = zoo_pages()
+    page = pages["zoo/small.md"]
     counts = {m: archdsl.estimate(folder / "small.arch", model=m).params for m in ("small", "smaller", "sparse")}
     assert "| model | parameters | active | without embeddings | 12 · layers · d² | exact / rule of thumb |" in page
     for name, p in counts.items():
         row = (f"`{name}`", f"{p.total:,}", f"{p.active:,}", f"{p.non_embedding:,}", f"{p.rule_of_thumb:,}")
         assert f"| {' | '.join(row)} | {p.ratio:.4f} |" in page
-    assert "| model | parameters | without embeddings |\n|---|---:|---:|\n| `part` | 272 | 272 |\n" in page
+    assert (
+        "| model | parameters | without embeddings |\n|---|---:|---:|\n| `part` | 272 | 272 |\n" in pages["zoo/part.md"]
+    )
 
 
 def test_models_are_drawn_and_variants_are_not(folder: Path) -> None:
-    page = zoo_page()
-    assert page.count("```mermaid\n") == 3
-    assert "layer × 2" in page
-    assert "layer × 1" not in page
-    assert "<summary><code>sparse</code>, drawn</summary>" in page
-    assert "<code>small</code>" not in page  # the first drawing of a family is not folded
+    pages = zoo_pages()
+    figures = {path.removeprefix("zoo/figures/"): svg for path, svg in pages.items() if path.endswith(".svg")}
+    assert [*figures] == ["part.svg", "small.svg", "sparse.svg"]
+    assert "× 2</text>" in figures["small.svg"]
+    assert "![sparse](figures/sparse.svg)" in pages["zoo/small.md"]
 
 
 def test_a_wrong_spec_makes_no_page(folder: Path) -> None:
     (folder / "small.arch").write_text(SMALL.replace("mha(heads: heads)", "mha(haeds: heads)"))
     with pytest.raises(archdsl.ArchError, match=r"small\.arch:5"):
-        zoo_page()
+        zoo_pages()
 
 
 @pytest.mark.parametrize(
