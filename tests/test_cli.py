@@ -24,6 +24,7 @@ from archdsl.estimates.memory import Optimizer
 from archdsl.ir.graph import CallNode
 from archdsl.ir.paths import layer_of
 from archdsl.ir.walk import modules
+from archdsl.ir.weights import weights
 
 TINY = """\
 # A tiny model.
@@ -284,6 +285,32 @@ def test_run_reports_times_and_shapes(run: Run) -> None:
         "  return where(choice > 0, x * scale, -x)\n}\n"
     )
     assert json.loads(run("run", "chosen.arch", "--json").out)["without_gradient"] == ["choice"]
+    assert "none for  choice in chosen (chosen.arch:3)" in run("run", "chosen.arch").out
+
+
+LOST = """
+block layer(hidden)(x: [batch, time, width]) -> [batch, time, width] {
+  y = x -> linear(hidden) as lost -> silu -> mlp(hidden) as lost_too
+  x += x -> mlp(hidden) as ffn
+}
+"""
+
+
+@pytest.mark.slow
+def test_run_names_the_weights_without_a_gradient_and_their_block(run: Run) -> None:
+    Path("lost.arch").write_text(LOST + "model m { width: 16 vocab: 32 context: 16 blocks: 3 * layer(hidden: 32) }")
+    report = json.loads(run("run", "lost.arch", "--json").out)
+    loaded = {w.path: w for w in weights(archdsl.load("lost.arch"))}
+    assert report["without_gradient"]
+    named = []
+    for entry in report["untouched"]:
+        for layer in entry["layers"]:
+            named.append(entry["path"].replace("*", str(layer), 1))
+            assert (loaded[named[-1]].block.name, str(loaded[named[-1]].span)) == (entry["block"], entry["source"])
+    assert sorted(named) == sorted(report["without_gradient"])
+    out = run("run", "lost.arch").out
+    assert "blocks.0–2.lost.weight in layer (lost.arch:3)" in out
+    assert "blocks.0–2.lost_too.up.weight in mlp (std/ffn.arch:" in out
 
 
 @pytest.mark.slow

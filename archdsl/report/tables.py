@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from archdsl.report.tree import TreeNode
     from archdsl.run.generate import GenerateReport
     from archdsl.run.onnx import OnnxRunReport
-    from archdsl.run.smoke import RunReport
+    from archdsl.run.smoke import RunReport, Untouched
     from archdsl.run.verify import VerifyReport
     from archdsl.zoo import ZooFamily
 
@@ -282,7 +282,7 @@ def memory_view(report: MemoryReport, *, sizes: bool = True) -> Iterator[Rendera
         yield f"[dim]{_escape(f'no KV cache: {m.no_decode_state}')}[/]"
 
 
-def _at(row: BlockActivations | KeptMemory | OpTime) -> str:
+def _at(row: BlockActivations | KeptMemory | OpTime | Untouched) -> str:
     """Return a path with the layers that it stands for: `blocks.0–11.attention`."""
     return row.path.replace("*", ranges(row.layers), 1)
 
@@ -455,6 +455,10 @@ def _tensors(report: RunReport | OnnxRunReport) -> Table:
     return table
 
 
+UNTOUCHED = 8
+"""Weights without a gradient that `run` names."""
+
+
 def run_view(report: RunReport) -> Iterator[RenderableType]:
     """What went in, what came out, and how long it took."""
 
@@ -465,10 +469,10 @@ def run_view(report: RunReport) -> Iterator[RenderableType]:
         table.add_row("time", name, f"{ms:,.1f} ms")
     table.add_row("outputs", "", f"mean square {report.mean_square:.6g}")
     table.add_row("gradients", "", f"{report.gradients} of {report.weights} weights, norm {report.gradient_norm:.6g}")
-    if report.without_gradient:
-        first, more = report.without_gradient[:8], len(report.without_gradient) - 8
-        listed = ", ".join(first) + (f" and {more:,} more" if more > 0 else "")
-        table.add_row("", "without", _escape(listed))
+    for w in report.untouched[:UNTOUCHED]:
+        table.add_row("", "none for", _escape(f"{_at(w)} in {w.block} ({w.source})"))
+    if (more := len(report.untouched) - UNTOUCHED) > 0:
+        table.add_row("", "", f"and of {more:,} more; --json names all")
     yield table
 
 

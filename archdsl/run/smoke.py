@@ -15,7 +15,9 @@ from archdsl.diagnostics.exhausted import SMALLER, exhaustion_told
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.dims import Poly, evaluate
 from archdsl.ir.graph import Model, Value
+from archdsl.ir.paths import layers_of, starred
 from archdsl.ir.walk import ops_below
+from archdsl.ir.weights import weights_of
 from archdsl.packages import install
 
 if TYPE_CHECKING:
@@ -33,6 +35,19 @@ class TensorInfo(BaseModel):
     shape: list[int]
 
 
+class Untouched(BaseModel):
+    """Weights that have no gradient after a step, those of all layers together."""
+
+    path: str
+    """Their name in the emitted model's `state_dict`; `*` stands for the numbers of layers."""
+    layers: list[int]
+    """Those that the first `*` of `path` stands for."""
+    block: str
+    """The block of the spec that they stand in."""
+    source: str
+    """Where in it: `tiny.arch:3`."""
+
+
 class RunReport(BaseModel):
     """What `archdsl run` prints."""
 
@@ -46,6 +61,8 @@ class RunReport(BaseModel):
     """How many of them have a gradient after the step."""
     without_gradient: list[str]
     """The names of the others."""
+    untouched: list[Untouched]
+    """Where in the spec these are."""
     gradient_norm: float
     mean_square: float
     """Of the results: the backward pass starts from it, so that every one of them takes part."""
@@ -107,6 +124,7 @@ def run(
     named_parameters = dict(module.named_parameters())
     parameters = [*named_parameters.values()]
     gradients = [p.grad for p in parameters if p.grad is not None]
+    without = [name for name, p in named_parameters.items() if p.grad is None]
     norm = float(torch.stack([g.float().norm() for g in gradients]).norm()) if gradients else 0.0
     return RunReport(
         model=model.name,
@@ -115,13 +133,25 @@ def run(
         parameters=sum(p.numel() for p in parameters),
         weights=len(parameters),
         gradients=len(gradients),
-        without_gradient=[name for name, p in named_parameters.items() if p.grad is None],
+        without_gradient=without,
+        untouched=list(_untouched(model, without)),
         gradient_norm=norm,
         mean_square=float(mean_square.detach()),
         inputs={k: _info(v) for k, v in inputs.items()},
         outputs={k: _info(v) for k, v in tensors.items()},
         milliseconds=milliseconds,
     )
+
+
+def _untouched(model: Model, names: list[str]) -> Iterator[Untouched]:
+    """Yield where weights of a model stand in its spec, given their paths."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    kept = {*names}
+    for weight in weights_of(model.block):
+        if weight.path in kept:
+            found.setdefault((starred(weight.path), weight.block.name, str(weight.span)), []).append(weight.path)
+    for (path, block, source), paths in found.items():
+        yield Untouched(path=path, layers=layers_of(paths), block=block, source=source)
 
 
 def one_line(problem: BaseException) -> str:
