@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from archdsl.diagnostics import ArchError, Diagnostic
+from archdsl.diagnostics import ArchError, Diagnostic, plain_name
 from archdsl.estimates.kinds import KINDS as KINDS
 from archdsl.estimates.kinds import Kind
 from archdsl.version import __version__
@@ -161,7 +161,12 @@ def _asked(
         for name, path in files.items()
         if not names or name in names
     }
-    return [path for path, text in texts.items() if all(w in text for w in words)]
+    return [path for path, text in texts.items() if all(w in text or _spelled(w, text) for w in words)]
+
+
+def _spelled(word: str, name: str) -> bool:
+    """Whether a word stands in a name in another spelling: `Qwen3-8B` in `qwen3_8b`."""
+    return plain_name(word) != "" and plain_name(word) in plain_name(name)
 
 
 def families(
@@ -317,8 +322,8 @@ def chosen(
 ) -> list[ZooFamily]:
     """The families, cut down to the models that fit everything asked for.
 
-    Each word of `text` stands somewhere in what is listed of a model: its name, its family, the comment, its kind.
-    `years` are the first and the last, None for open; a family without a year fits no years. Problems are kept where
+    Each word of `text` stands somewhere in what is listed of a model: its name, in any spelling, its family, the
+    comment, its kind. `years` are the first and the last, None for open; a family without a year fits no years. Problems are kept where
     neither text nor kinds are asked for, because a spec that is wrong has none."""
     words, kinds, names = text.lower().split(), set(kinds), set(families)
     first, last = years
@@ -334,7 +339,8 @@ def chosen(
         models = [
             m
             for m in family.models
-            if (not kinds or m.kind in kinds) and all(w in f"{about} {m.name} {m.kind}".lower() for w in words)
+            if (not kinds or m.kind in kinds)
+            and all(w in f"{about} {m.name} {m.kind}".lower() or _spelled(w, m.name) for w in words)
         ]
         problems = [] if words or kinds else family.problems
         if models or problems:

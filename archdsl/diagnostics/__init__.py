@@ -169,9 +169,9 @@ def nearest(name: str, candidates: Iterable[str], preferred: Iterable[str] = ())
     under the other name, or one a few slips of the keyboard away; of two as near, one that is preferred."""
     first = frozenset(preferred)
     names = sorted({*candidates, *first} - {name}, key=lambda c: (c not in first, c))
-    plain = _plain(name)
+    plain = plain_name(name)
     for candidate in names:
-        if _plain(candidate) == plain:
+        if plain_name(candidate) == plain:
             return candidate
     for candidate in names:  # a prefix too few or too many
         if candidate.endswith(f".{name}") or name.endswith(f".{candidate}"):
@@ -180,10 +180,10 @@ def nearest(name: str, candidates: Iterable[str], preferred: Iterable[str] = ())
         if other in names:
             return other
     slips = min(max(len(plain) // 3, 1), 3)
-    found = [(d, c) for c in names if (d := _distance(plain, _plain(c), slips)) <= slips and d < len(_plain(c))]
+    found = [(d, c) for c in names if (d := _distance(plain, plain_name(c), slips)) <= slips and d < len(plain_name(c))]
     # Of two as near the one with the same letters in another order, then one with the same beginning.
     order = {c: i for i, c in enumerate(names)}
-    found.sort(key=lambda f: (f[0], sorted(_plain(f[1])) != sorted(plain), f[1][:1] != name[:1], order[f[1]]))
+    found.sort(key=lambda f: (f[0], sorted(plain_name(f[1])) != sorted(plain), f[1][:1] != name[:1], order[f[1]]))
     if found:
         return found[0][1]
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
@@ -193,7 +193,8 @@ def nearest(name: str, candidates: Iterable[str], preferred: Iterable[str] = ())
 _BETWEEN = str.maketrans("", "", "_-. ")
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """Return a name in small letters, without what stands between its words: `qwen38b` for `Qwen3-8B`."""
     return name.translate(_BETWEEN).lower()
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
-from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error
+from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error, plain_name
 
 if TYPE_CHECKING:
     from archdsl.diagnostics.source import Source, Span
@@ -100,6 +100,13 @@ def _entry(name: str) -> ZooEntry | None:
     )
 
 
+def _published(name: str) -> ZooEntry | None:
+    """The model of the zoo that has the name in another spelling, the published one: `Qwen3-8B` for `qwen3_8b`."""
+    plain = plain_name(name)
+    found = [e for e in list_zoo() if plain_name(e.name) == plain]
+    return found[0] if len(found) == 1 else None
+
+
 class Spec(NamedTuple):
     """A spec that was found: its text, where it lies, below which folder it may import, and which of its models is
     meant."""
@@ -111,7 +118,8 @@ class Spec(NamedTuple):
 
 
 def find_spec(spec: str | Path | None, *, text: str | None = None, model: str | None = None) -> Spec:
-    """The spec of a path, `path:model`, or the name of a model of the zoo; or of a text.
+    """The spec of a path, `path:model`, or the name of a model of the zoo, as it stands there or as it was published
+    (`Qwen3-8B`); or of a text.
 
     Raises ArchError: E0108 where there is no such file or it cannot be read, E0210 where the zoo has no such model."""
     if text is not None:
@@ -175,8 +183,10 @@ def _zoo(name: str, model: str | None) -> Spec:
 
     files = _stems()
     entry = _entry(name)
+    if entry is None and name not in files:
+        entry = _published(name)
     if entry is not None:
-        path, model = files[entry.file.removesuffix(".arch")], model or name
+        path, model = files[entry.file.removesuffix(".arch")], model or entry.name
     elif name in files:
         path = files[name]
     else:

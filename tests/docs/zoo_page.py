@@ -11,7 +11,8 @@ ABOUT = """\
 Published architectures as specs: `specs/*.arch`, to be read, compiled and changed. `archdsl list` prints the table
 below, `archdsl estimate gpt2_xl` the counts of one model by block, `archdsl show gpt2_xl --source` its spec, and
 `archdsl show gpt2_xl -o gpt2_xl.svg` draws it. Every figure is computed from its spec: a block of the library is one
-box, a frame is a block of the spec with how often it is stacked, and bars are shares of the parameters."""
+box, a frame is a block of the spec with how often it is stacked, and bars are shares of the parameters.
+A name is taken in its published spelling, too: `Qwen3-8B`, `gpt-oss-20b`."""
 
 
 def zoo_pages() -> dict[str, str]:
