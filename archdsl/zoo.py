@@ -323,8 +323,8 @@ def chosen(
     """The families, cut down to the models that fit everything asked for.
 
     Each word of `text` stands somewhere in what is listed of a model: its name, in any spelling, its family, the
-    comment, its kind. `years` are the first and the last, None for open; a family without a year fits no years. Problems are kept where
-    neither text nor kinds are asked for, because a spec that is wrong has none."""
+    comment, its kind. `years` are the first and the last, None for open; a family without a year fits no years.
+    Problems are kept where neither text nor kinds are asked for, because a spec that is wrong has none."""
     words, kinds, names = text.lower().split(), set(kinds), set(families)
     first, last = years
     kept = []

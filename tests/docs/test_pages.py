@@ -18,6 +18,7 @@ from docs.pages import ROOT, Block, blocks, rewrite
 
 PAGES = [
     ROOT / "README.md",
+    ROOT / "docs" / "tour.md",
     ROOT / "docs" / "tutorial.md",
     ROOT / "docs" / "estimates.md",
     ROOT / "docs" / "scaling.md",

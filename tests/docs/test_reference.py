@@ -62,7 +62,8 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(target), f"{page.name}: {link}"
 
 
-def test_readme_lists_every_command() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", ["README.md", "docs/commands.md"])
+def test_a_page_lists_every_command(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
     listed = re.findall(r"^\| `archdsl (\w+)", text, re.MULTILINE)
     assert sorted(set(listed)) == sorted(str(command.name) for command in app.registered_commands)
