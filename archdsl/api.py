@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from archdsl.diagnostics import ArchError, did_you_mean, error, shortened
 from archdsl.frontend.load import Settings, check, list_zoo, request_of, setting_text, wrong_argument
 from archdsl.frontend.load import load as load_spec
+from archdsl.shown import Shown
 
 if TYPE_CHECKING:
     import torch
@@ -176,6 +177,15 @@ def _svg(model: Model) -> str:
 
 SUMMARIES = {"text": _text, "html": _html, "svg": _svg}
 """How Python and notebooks show a model; the report is imported when one is shown."""
+
+
+def _report_html(report: object) -> str:
+    from archdsl.report import notebook
+
+    return notebook.html(report)
+
+
+Shown.html = _report_html
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "archdsl"
 
 # From the bottom up; a module may import from its own room or those below.
 ROOMS = (
-    ("archdsl.version", "archdsl.signals", "archdsl.files", "archdsl.frozen", "archdsl.packages"),
+    ("archdsl.version", "archdsl.signals", "archdsl.files", "archdsl.frozen", "archdsl.packages", "archdsl.shown"),
     ("archdsl.diagnostics",),
     ("archdsl.resources",),
     ("archdsl.syntax",),
@@ -44,6 +44,7 @@ LOOSE = {
     "frozen.py",
     "packages.py",
     "resources.py",
+    "shown.py",
     "signals.py",
     "version.py",
     "zoo.py",

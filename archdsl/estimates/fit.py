@@ -44,6 +44,7 @@ from archdsl.frontend.load import Settings, Spec, load_found, request_of
 from archdsl.frozen import Frozen
 from archdsl.ir.graph import LoopNode
 from archdsl.passes.decode import planned
+from archdsl.shown import Shown
 
 if TYPE_CHECKING:
     from archdsl.ir.graph import Model
@@ -103,7 +104,7 @@ class FitMemory(MemoryAsked):
     """The largest of them, which binds."""
 
 
-class FitReport(BaseModel):
+class FitReport(BaseModel, Shown):
     """What `archdsl fit` prints. `aspect` and the spec's own are None where no two sizes of the model are varied."""
 
     model: str

@@ -35,6 +35,7 @@ from archdsl.ir.graph import (
     node_outputs,
 )
 from archdsl.ir.weights import shape_of
+from archdsl.shown import Shown
 
 # --- the report -------------------------------------------------------------------------------------------------------
 
@@ -84,7 +85,7 @@ class Params(BaseModel):
     by_weight: list[WeightParams]
 
 
-class ParamsReport(BaseModel):
+class ParamsReport(BaseModel, Shown):
     """What `archdsl estimate` prints."""
 
     model: str

@@ -24,6 +24,7 @@ from pydantic import BaseModel
 from archdsl.diagnostics import error
 from archdsl.frontend.load import wrong_argument
 from archdsl.frozen import Frozen
+from archdsl.shown import Shown
 
 LawName = Literal["kaplan", "chinchilla", "replication"]
 LAWS: tuple[LawName, ...] = get_args(LawName)
@@ -48,7 +49,7 @@ class TrainingRun(BaseModel):
     """Of the law's optimum at the same FLOPs; None for `kaplan`, unless the run is that optimum."""
 
 
-class ScalingReport(BaseModel):
+class ScalingReport(BaseModel, Shown):
     """What `archdsl scaling` prints."""
 
     given: dict[str, float]

@@ -22,6 +22,7 @@ from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.follow import followed, followers
 from archdsl.estimates.needs import MemoryAsked, Workload
 from archdsl.frontend.load import Settings, Spec, load_found, request_of, wrong_argument
+from archdsl.shown import Shown
 
 if TYPE_CHECKING:
     from archdsl.estimates.loss import Loss
@@ -59,7 +60,7 @@ class SweepRow(BaseModel):
     problem: str | None = None
 
 
-class SweepReport(BaseModel):
+class SweepReport(BaseModel, Shown):
     """What `archdsl sweep` prints."""
 
     model: str

@@ -37,6 +37,7 @@ from archdsl.interop.mapping import Mapper
 from archdsl.interop.native import says_all
 from archdsl.passes.outline import HEAD, OWN_TYPE, outline
 from archdsl.resources import mapping_files
+from archdsl.shown import Shown
 from archdsl.syntax import ast
 from archdsl.syntax.limits import MAX_NAME
 from archdsl.syntax.parse import parse, read_source
@@ -51,7 +52,7 @@ TOLERANCE = 1e-4
 """Largest difference from transformers' outputs that passes `--check`, relative to the largest output, in float32."""
 
 
-class ImportReport(BaseModel):
+class ImportReport(BaseModel, Shown):
     """What `archdsl import` has written."""
 
     spec: str

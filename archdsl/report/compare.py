@@ -15,6 +15,7 @@ from archdsl.estimates.params import estimate as parameters_of
 from archdsl.estimates.params import vocabulary
 from archdsl.ir.graph import Block, Model, OpNode, ScanNode, Value
 from archdsl.ir.walk import above, calls_of, every_node, nodes_below
+from archdsl.shown import Shown
 
 FEWEST, MOST = 2, 8
 """Models in a table."""
@@ -65,7 +66,7 @@ class ModelColumn(BaseModel):
     """Bytes of weights, gradients and optimizer state."""
 
 
-class CompareReport(BaseModel):
+class CompareReport(BaseModel, Shown):
     """What `archdsl compare` prints. Bytes are those of bfloat16, training with AdamW and fp32 master weights, without
     activations."""
 

@@ -53,6 +53,7 @@ from archdsl.ir.static import BlockValue, Declared, ListValue, SharedModule
 from archdsl.ir.text import init_text, is_said, static
 from archdsl.ir.walk import calls_of, is_module
 from archdsl.ir.weights import shape_of
+from archdsl.shown import Shown
 
 if TYPE_CHECKING:
     from networkx import DiGraph
@@ -722,7 +723,7 @@ class PartDiff(BaseModel):
     parts: list[PartDiff]
 
 
-class DiffReport(BaseModel):
+class DiffReport(BaseModel, Shown):
     """What `archdsl diff` prints."""
 
     before: str

@@ -61,7 +61,7 @@ def print_report(*parts: RenderableType) -> None:
     if not sys.stdout.isatty():
         sys.stdout.write(plain_text(*parts))
         return
-    _print_on(Console(highlight=False), parts)
+    print_on(Console(highlight=False), parts)
 
 
 def plain_text(*parts: RenderableType) -> str:
@@ -70,11 +70,11 @@ def plain_text(*parts: RenderableType) -> str:
 
     plain = Console(highlight=False, width=UNBROKEN, color_system=None, file=io.StringIO(), force_terminal=False)
     with plain.capture() as captured:
-        _print_on(plain, parts)
+        print_on(plain, parts)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
-def _print_on(console: Console, parts: Sequence[RenderableType]) -> None:
+def print_on(console: Console, parts: Sequence[RenderableType]) -> None:
     """Print a report; of names that come from outside nothing is left that a terminal would obey."""
     from rich.segment import Segment, Segments
 

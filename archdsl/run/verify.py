@@ -33,6 +33,7 @@ from archdsl.run.onnx import (
     run_session,
 )
 from archdsl.run.smoke import TensorInfo, load_weights, named, one_line
+from archdsl.shown import Shown
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +62,7 @@ class Difference(BaseModel):
     """The same, divided by the largest number of PyTorch's output; of whole numbers, the share that differs."""
 
 
-class VerifyReport(BaseModel):
+class VerifyReport(BaseModel, Shown):
     """What `archdsl verify` prints."""
 
     model: str
