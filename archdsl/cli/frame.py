@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TypeVar, 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from archdsl.cli.busy import busy
 from archdsl.diagnostics import REPORT, ArchError, Diagnostic, InternalError, nearest
 from archdsl.diagnostics.exhausted import exhausted
 from archdsl.diagnostics.source import printable
@@ -153,7 +154,9 @@ def command(name: str, panel: str) -> Callable[[Callable[P, int | None]], Callab
     def register(function: Callable[P, int | None]) -> Callable[P, None]:
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
-            raise typer.Exit(_status(lambda: function(*args, **kwargs)))
+            with busy(f"archdsl {name}"):
+                status = _status(lambda: function(*args, **kwargs))
+            raise typer.Exit(status)
 
         return app.command(name, cls=Command, rich_help_panel=panel)(guarded)
 
