@@ -25,7 +25,7 @@ from archdsl.estimates.flops import Parts, per_token, per_token_of_parts, sizes_
 from archdsl.estimates.memory import estimate as memory_of
 from archdsl.estimates.params import ParamsReport
 from archdsl.estimates.params import estimate as parameters_of
-from archdsl.ir.dims import Num, expr_text, symbol, value_in
+from archdsl.ir.dims import Num, Var, expr_text, shape_text, symbol, value_in
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import (
     Block,
@@ -34,6 +34,7 @@ from archdsl.ir.graph import (
     CheckNode,
     CondNode,
     Graph,
+    Init,
     LoopNode,
     LossNode,
     Model,
@@ -48,8 +49,9 @@ from archdsl.ir.graph import (
     operands,
     subgraphs,
 )
+from archdsl.ir.masks import Mask
 from archdsl.ir.paths import ranges
-from archdsl.ir.static import BlockValue, Declared, ListValue, SharedModule
+from archdsl.ir.static import BlockValue, Declared, ListValue, Scheme, SharedModule
 from archdsl.ir.text import init_text, is_said, static
 from archdsl.ir.walk import calls_of, is_module
 from archdsl.ir.weights import shape_of
@@ -122,6 +124,7 @@ class Part:
     @property
     def title(self) -> str:
         kind = f"{self.kind} ({self.alias})" if self.alias not in ("", self.kind) and self.layers else self.kind
+        kind = f"shared {kind}" if isinstance(self.node, SharedModule) else kind
         return f"{self.step}: {kind}" if self.step not in ("", self.kind) else kind
 
 
@@ -136,6 +139,7 @@ class _Side:
         names: dict[str, Size] = {s.name: symbol(s.name) for s in model.symbols}
         names |= {f.name: f.value.value for f in model.config}
         self.names: dict[Block, dict[str, Size]] = {model.block: _with_local(names, model.block)}
+        self.settings: dict[Block, dict[str, str]] = {model.block: {f.name: f.name for f in model.config}}
         self.root = Part("", "model", CallNode(model.block, (), (), (), {}), self.of_block(model.block))
         self.root.params = self.counts.block(model.block).total
 
@@ -148,7 +152,10 @@ class _Side:
                 self.shared[instance] = _content(index, inner, step=instance.path)
             parts = [self.shared[i] for i in block.instances]
             parts += [self.of_block(block.before)] if block.before is not None else []
-            self.digests[block] = _content(self.of_graph(block.graph), *parts, step=block.name)
+            # Masks and positions also say what the blocks around make for this one.
+            around = [v for v in block.hypers.values() if isinstance(v, Mask | BlockValue) and not _is_block(v)]
+            options = [static(v, str) for v in around]
+            self.digests[block] = _content(self.of_graph(block.graph), options, *parts, step=block.name)
         return self.digests[block]
 
     def of_graph(self, graph: Graph) -> Content:
@@ -184,7 +191,10 @@ class _Side:
             return _content("param", self.of_weight(node.weight), step=node.name)
         if isinstance(node, WeightNode):
             return _content("weight", self.shared.get(node.instance, ""), node.weight)
-        return _content(type(node).__name__, *map(self.of_graph, subgraphs(node)))
+        if isinstance(node, LossNode):
+            return _content("loss", step=node.name)
+        starts = [str(v) for v in node.starts if isinstance(v, Num)] if isinstance(node, ScanNode) else []
+        return _content(_kind(node), starts, *map(self.of_graph, subgraphs(node)))
 
     def of_op(self, node: OpNode) -> Content:
         options = [(k, static(v, str)) for k, v in node.options.items() if is_said(v) and not _is_block(v)]
@@ -198,6 +208,34 @@ class _Side:
         init = self.of_graph(weight.init.graph).plain if weight.init.graph is not None else init_text(weight.init, str)
         shape = [str(n) for n in weight.shape]
         return _digest(weight.name, shape, weight.kind, weight.trained, weight.saved, weight.dtype, init)
+
+    # --- its numbers ---
+
+    def enter(self, part: Part, owner: Block) -> None:
+        """Find what the names of a block stand for: numbers, and fields of the Config."""
+        assert part.block is not None
+        if part.block not in self.names:
+            names: dict[str, Size] = {}
+            for name, expr in part.bind.items():
+                _evaluate(name, expr, self.names.get(owner, {}), names)
+            self.names[part.block] = _with_local(names, part.block)
+            settings = self.settings.get(owner, {})
+            self.settings[part.block] = {
+                name: settings[expr.name]
+                for name, expr in part.bind.items()
+                if isinstance(expr, Var) and expr.name in settings
+            }
+
+    def number(self, part: Part, name: str, owner: Block) -> Known:
+        """A number that a block which stands in `owner` was given."""
+        block = part.block
+        if name not in part.bind:
+            local = block.local.get(name) if block is not None else None
+            return Known(self.names[block].get(name), f"let {expr_text(local)}") if block and local else Known(None, "")
+        expr, into = part.bind[name], dict[str, Size]()
+        _evaluate(name, expr, self.names.get(owner, {}), into)
+        setting = self.settings.get(owner, {}).get(expr.name) if isinstance(expr, Var) else None
+        return Known(into.get(name), setting or expr_text(expr))
 
     # --- its parts ---
 
@@ -244,7 +282,7 @@ class _Side:
         return self.parts[graph]
 
     def part(self, node: Node, name: str | None = None) -> Part:
-        step = node.name if name is None and isinstance(node, CallNode | OpNode | ParamNode) else name or ""
+        step = node.name if name is None and isinstance(node, CallNode | OpNode | ParamNode | LossNode) else name or ""
         found = Part(step, _kind(node), node, self.of_node(node))
         if isinstance(node, CallNode):
             found.alias = node.alias
@@ -278,6 +316,13 @@ def _content(*parts: object, step: str = "") -> Content:
     return Content(_digest(*plain), _digest(step, *(p.named if isinstance(p, Content) else p for p in parts)))
 
 
+class Known(NamedTuple):
+    """A number that a block was given: what it comes to, and how it is written, by the Config's name if it has one."""
+
+    value: Size | None
+    written: str
+
+
 def _digest(*parts: object) -> str:
     return blake2b(repr(parts).encode(), digest_size=12).hexdigest()
 
@@ -289,7 +334,7 @@ def _kind(node: Node) -> str:
         return node.op.name
     if isinstance(node, ParamNode):
         return "param" if node.weight.trained else "buffer"
-    words = {LoopNode: "loop", ScanNode: "scan", CondNode: "if training", WeightNode: "tied weight", LossNode: "loss"}
+    words = {LoopNode: "layers", ScanNode: "scan", CondNode: "if training", WeightNode: "tied weight", LossNode: "loss"}
     return words[type(node)]
 
 
@@ -394,6 +439,9 @@ class _Aligner:
         found = Aligned(a, b)
         if a.count != b.count:
             found.changes.append(Change("count", f"{a.count:,}", f"{b.count:,}"))
+        if a.block is not None and b.block is not None:
+            self.a.enter(a, owners[0])
+            self.b.enter(b, owners[1])
         other = found.is_other
         if other and a.block is not None and b.block is not None:
             found.changes += self.of_blocks(a, b, owners)
@@ -416,8 +464,6 @@ class _Aligner:
         key = tuple((p.block or p.node, isinstance(p.node, CallNode) and p.node.instance is not None) for p in (a, b))
         if key not in self.inner:
             if a.block is not None and b.block is not None:
-                for side, part, owner in ((self.a, a, owners[0]), (self.b, b, owners[1])):
-                    self.enter(side, part, owner)
                 owners = (a.block, b.block)
             self.inner[key] = self.aligned(self.a.children(a), self.b.children(b), owners)
             if a.block is not None and a.block.library:
@@ -427,16 +473,6 @@ class _Aligner:
                     c for c in told if _has_parts(c.before) or _has_parts(c.after) or c.status in ("same", "resized")
                 ]
         return self.inner[key]
-
-    def enter(self, side: _Side, part: Part, owner: Block) -> None:
-        """Find the numbers that the names of a block stand for."""
-        block = part.block
-        assert block is not None
-        if block not in side.names:
-            names: dict[str, Size] = {}
-            for name, expr in part.bind.items():
-                _evaluate(name, expr, side.names.get(owner, {}), names)
-            side.names[block] = _with_local(names, block)
 
     def aligned(self, a: list[Part], b: list[Part], owners: tuple[Block, Block]) -> list[Aligned]:
         """Align two lists of parts, in the order of the second; what was removed stands behind what it followed."""
@@ -450,10 +486,10 @@ class _Aligner:
                 last = matched[i]
                 behind[last] = [pairs[last]]
             else:
-                behind[last].append(Aligned(part, None, "removed"))
+                behind[last].append(self.alone(self.a, part, "removed"))
         found = behind[-1]
         for j, part in enumerate(b):
-            found += behind.get(j) or [Aligned(None, part, "added")]
+            found += behind.get(j) or [self.alone(self.b, part, "added")]
         order = [p for p in pairs.values() if p.before and p.after and p.before.layers != p.after.layers]
         if len(pairs) == len(a) == len(b) and all(
             p.before and p.after and p.before.count == p.after.count for p in order
@@ -463,39 +499,60 @@ class _Aligner:
                 p.status = "changed"
         return found
 
+    def alone(self, side: _Side, part: Part, status: Status) -> Aligned:
+        """A part of one model; of a stack the kinds of its layers are the parts."""
+        inner = side.children(part) if isinstance(part.node, LoopNode) else []
+        found = Aligned(None, part, status) if status == "added" else Aligned(part, None, status)
+        found.children = [self.alone(side, layer, status) for layer in inner]
+        return found
+
     # --- what is otherwise ---
 
     def options(self, a: Part, b: Part, owners: tuple[Block, Block]) -> list[Change]:
+        if isinstance(a.node, SharedModule) and isinstance(b.node, SharedModule):
+            given = [part.node.template.args for part in (a, b) if isinstance(part.node, SharedModule)]
+            names = [n for n in dict.fromkeys([*given[0], *given[1]]) if not _is_block(given[0].get(n))]
+            return [c for n in names for c in _changed(n, *(args.get(n) for args in given))]
         if a.block is not None and b.block is not None:
             return self.of_blocks(a, b, owners)
         if isinstance(a.node, OpNode) and isinstance(b.node, OpNode):
             return list(_of_ops(a.node, b.node))
         if isinstance(a.node, ParamNode) and isinstance(b.node, ParamNode):
             return list(_of_weights((a.node.weight,), (b.node.weight,), shapes=True))
+        if isinstance(a.node, ScanNode) and isinstance(b.node, ScanNode):
+            return list(_of_numbers("start", a.node.starts, b.node.starts))
         return []
 
     def of_blocks(self, a: Part, b: Part, owners: tuple[Block, Block]) -> list[Change]:
-        """Options of a block that differ: of the library's all, of a spec's own its numbers, the rest being told by its
-        parts."""
+        """Options of two blocks that differ: of the library's all, of a spec's own the numbers, the rest being told by
+        its parts."""
         found: list[Change] = []
         assert a.block is not None
         hypers = (a.block.hypers, b.block.hypers if b.block is not None else {})
-        if a.block.library and a.kind == b.kind:
-            for name in dict.fromkeys([*hypers[0], *hypers[1]]):
-                values = [h.get(name) for h in hypers]
-                if not all(map(_is_block, values)) and not all(isinstance(v, Num) for v in values):
-                    found += _changed(name, *values)
+        library = not a.is_users and not b.is_users
+        for name in dict.fromkeys([*hypers[0], *hypers[1]]) if library else ():
+            values = [h.get(name) for h in hypers]
+            both = a.kind == b.kind or all(name in h for h in hypers)
+            if both and not all(map(_is_block, values)) and not all(isinstance(v, Num) for v in values):
+                found += _changed(name, *values)
         told = tuple(f"{c.name}_" for c in found)
-        for name, expr in a.bind.items():
-            if name in b.bind and "." not in name and name not in a.block.axes and not name.startswith(told):
-                if expr_text(expr) == expr_text(b.bind[name]):
-                    continue
-                numbers: list[dict[str, Size]] = [{}, {}]
-                for side, owner, part, into in zip((self.a, self.b), owners, (a, b), numbers, strict=True):
-                    _evaluate(name, part.bind[name], side.names.get(owner, {}), into)
-                if all(numbers) and numbers[0] != numbers[1]:
-                    found.append(Change(name, *(_number(n[name]) for n in numbers)))
+        names = [n for n in dict.fromkeys([*a.bind, *b.bind]) if "." not in n and n not in a.block.axes]
+        if not library and b.block is not None:
+            names += [n for n in dict.fromkeys([*a.block.local, *b.block.local]) if n not in names]
+        for name in names:
+            known = [side.number(p, name, o) for side, p, o in zip((self.a, self.b), (a, b), owners, strict=True)]
+            before, after = known
+            if name.startswith(told) or before.value == after.value or before.written == after.written:
+                continue
+            if None not in (before.value, after.value) or (library and a.kind != b.kind and _alone(*known)):
+                found.append(Change(name, *("none" if k.value is None else _number(k.value) for k in known)))
         return found
+
+
+def _alone(*known: Known) -> bool:
+    """Whether an option that only one of two kinds of blocks has is a number of its own, and does not follow from what
+    is told elsewhere."""
+    return any(k.value and k.written[:1].isdigit() for k in known)
 
 
 def _handed_down(change: Change, children: Iterable[Aligned]) -> bool:
@@ -583,6 +640,8 @@ def _compare_reads(a: list[Part], b: list[Part], matched: Mapping[int, int], pai
     the way counts as what it reads itself."""
     sources = [_Sources(a, {*matched}), _Sources(b, {*matched.values()})]
     for i, j in matched.items():
+        if isinstance(a[i].node, SharedModule) or isinstance(b[j].node, SharedModule):
+            continue
         if len(a[i].inputs) != len(b[j].inputs):
             read = [{s for v in p.inputs for s in side.of(v)} for side, p in zip(sources, (a[i], b[j]), strict=True)]
             ports = [(read[0], read[1])]
@@ -635,10 +694,15 @@ def _of_ops(a: OpNode, b: OpNode) -> Iterator[Change]:
         values = [o.get(name) for o in (a.options, b.options)]
         if not any(map(callable, values)) and not all(map(_is_block, values)):
             yield from _changed(name, *values)
-    for i, (x, y) in enumerate(zip_longest(a.inputs, b.inputs), 1):
-        if isinstance(x, Num) or isinstance(y, Num):
-            yield from _changed(f"input {i}", *(v if isinstance(v, Num) else "a tensor" for v in (x, y)))
+    yield from _of_numbers("input", a.inputs, b.inputs)
     yield from _of_weights(a.weights, b.weights)
+
+
+def _of_numbers(what: str, a: Sequence[object], b: Sequence[object]) -> Iterator[Change]:
+    """Numbers among what a node reads."""
+    for i, (x, y) in enumerate(zip_longest(a, b), 1):
+        if isinstance(x, Num) or isinstance(y, Num):
+            yield from _changed(f"{what} {i}", *(v if isinstance(v, Num) else "a tensor" for v in (x, y)))
 
 
 def _of_weights(a: Sequence[Weight], b: Sequence[Weight], shapes: bool = False) -> Iterator[Change]:
@@ -646,9 +710,19 @@ def _of_weights(a: Sequence[Weight], b: Sequence[Weight], shapes: bool = False) 
         if shapes:
             yield from _changed("shape", [*x.shape], [*y.shape])
         texts = init_text(x.init), init_text(y.init)
-        values = init_text(x.init, _of_num), init_text(y.init, _of_num)
-        if texts[0] != texts[1] and values[0] != values[1]:
+        values = _init(x.init), _init(y.init)
+        if (texts[0] != texts[1] or x.init.graph is not None) and values[0] != values[1]:
             yield Change(f"init of {x.name or 'the weight'}", *values)
+
+
+def _init(init: Init) -> str:
+    """How a weight is drawn; of an expression the numbers in it."""
+    if init.graph is None:
+        return init_text(init, _of_num)
+    nodes = [n for n in init.graph.nodes if isinstance(n, OpNode)]
+    given = [v for n in nodes for v in (*n.inputs, *n.options.values()) if isinstance(v, Num | Scheme)]
+    numbers = [static(v, _of_num) for v in given]
+    return f"expression of {', '.join([*(n.op.name for n in nodes), *numbers])}"
 
 
 def _of_num(n: Num) -> str:
@@ -662,13 +736,17 @@ def _number(value: Size) -> str:
 
 
 def _interface(before: Model, after: Model) -> Iterator[Change]:
-    """Inputs and outputs that differ in name, type or number of axes."""
+    """Inputs and outputs that differ in name, type, number of axes, or a size that is written otherwise."""
     for what in ("inputs", "outputs"):
-        told = [
-            ", ".join(f"{n or ''}: {v.dtype} of {v.rank} axes" for n, v in getattr(m, what)) for m in (before, after)
-        ]
-        if told[0] != told[1]:
-            yield Change(what, *told)
+        tensors: list[list[tuple[str | None, Value]]] = [list(getattr(m, what)) for m in (before, after)]
+        kinds = [[(name, v.dtype, v.rank) for name, v in side] for side in tensors]
+        sizes = [[d for _, v in side for d in v.shape] for side in tensors]
+        if kinds[0] != kinds[1] or any(
+            x.static and y.static and x.value != y.value and expr_text(x.expr) != expr_text(y.expr)
+            for x, y in zip(*sizes, strict=True)
+        ):
+            told = [[f"{name or ''}: {v.dtype}{shape_text(v.shape)}".lstrip(": ") for name, v in t] for t in tensors]
+            yield Change(what, *(", ".join(side) for side in told))
 
 
 # --- the report -------------------------------------------------------------------------------------------------------
@@ -766,14 +844,16 @@ def diff(before: Model, after: Model, *, seq: int | None = None) -> DiffReport:
         for n in dict.fromkeys([*reports[0].config, *reports[1].config])
         if reports[0].config.get(n) != reports[1].config.get(n)
     ]
+    found = align(before, after)
+    contents = {p.content.plain for p in (found.before, found.after) if p is not None}
     root = _Told(*(per_token_of_parts(m, r, seq=seq) for m, r in zip(models, reports, strict=True))).part(
-        align(before, after), "", 1, 1
+        found, "", 1, 1
     )
     return DiffReport(
         before=before.name,
         after=after.name,
         sources=(before.source_name, after.source_name),
-        same=not settings and root.status not in TOLD,
+        same=not settings and root.status not in TOLD and len(contents) == 1,
         seq=seq,
         totals=list(_totals(models, reports, seq)),
         settings=settings,

@@ -1003,11 +1003,13 @@ def diff_view(report: DiffReport) -> Iterator[RenderableType]:
             values = " → ".join(_setting_shown(v) for v in (s.before, s.after) if v is not None)
             table.add_row(_marked(status, s.name), values)
         yield table
-    if lines := list(_parts_told(report.root, 0)):
+    if lines := list(_parts_told(report.root, -1)):
         yield "\n[bold]Structure[/]"
         yield from lines[:LINES]
         if len(lines) > LINES:
             yield f"[dim]and {len(lines) - LINES:,} more: --json says all[/]"
+    elif not report.settings:
+        yield "\nthe same parts, put together otherwise"
     sizes = _table("", *_numbers("parameters", "after", "difference", "FLOPs/token", "after"))
     for depth, part in _sized(report.root, SMALL * _most(report.root)):
         flops = ["" if f is None else _short(round(f)) for f in (part.flops_before, part.flops_after)]
@@ -1066,27 +1068,34 @@ def _part_title(part: PartDiff) -> str:
 def _parts_told(part: PartDiff, depth: int) -> Iterator[str]:
     """A line for each part that is not the same, those in it below; a loop has none, its layers stand for it."""
     told = ", ".join(f"{c.name} {c.before} → {c.after}" for c in part.changes if c.name != "count")
-    wraps = part.after in ("loop", "model") and not told
-    if not wraps:
+    wraps = _is_stack(part) or depth < 0
+    if depth < 0:  # the model itself
+        yield from (f"[yellow]~ {c.name}[/]  {_escape(f'{c.before} → {c.after}')}" for c in part.changes)
+    elif not wraps:
         size = f"  {part.params_before or part.params_after:,} parameters"
         about = (
             size if part.status in ("added", "removed") and (part.params_before or part.params_after) else f"  {told}"
         )
         yield f"{_marked(part.status, '  ' * depth + _part_title(part))}[dim]{_escape(about.rstrip())}[/]"
-    indent = "  " * (depth + (not wraps))
+    indent = "  " * (max(depth, 0) + (not wraps))
     found: list[tuple[str, ...]] = []
     quiet: dict[str, list[str]] = {}
     for inner in part.parts:
         if inner.status in ("added", "removed") and not (inner.params_before or inner.params_after):
             quiet.setdefault(inner.status, []).append(_part_title(inner))
         elif inner.status not in ("same", "resized"):
-            found.append(tuple(_parts_told(inner, depth + (not wraps))))
+            found.append(tuple(_parts_told(inner, max(depth, 0) + (not wraps))))
     for (first, *others), times in Counter(found).items():  # dropouts, which have no names, may say the same
         yield first + (f" (× {times})" if times > 1 else "")
         yield from others
     for status, titles in quiet.items():
         each = [f"{title} × {n}" if n > 1 else title for title, n in Counter(titles).items()]
         yield _marked(status, indent + ", ".join(each))
+
+
+def _is_stack(part: PartDiff) -> bool:
+    """Whether it is the layers, which stand for it."""
+    return "layers" in (part.before, part.after)
 
 
 def _most(part: PartDiff) -> int:
@@ -1098,8 +1107,8 @@ def _sized(part: PartDiff, least: float, depth: int = 0) -> Iterator[tuple[int, 
     what is all that there is in a primitive."""
     for inner in part.parts:
         sizes, around = ((p.params_before, p.params_after) for p in (inner, part))
-        alone = sizes == around and part.after != "loop"
-        shown = inner.after != "loop" and inner.status != "same" and not alone and (inner.parts or not part.library)
+        alone = sizes == around and not _is_stack(part)
+        shown = not _is_stack(inner) and inner.status != "same" and not alone and (inner.parts or not part.library)
         shown = shown and abs(sizes[1] - sizes[0]) >= max(least, 1)
         if shown:
             yield depth, inner
