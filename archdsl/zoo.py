@@ -128,7 +128,7 @@ def imported(
     from archdsl.frontend.load import list_imported, name_of
     from archdsl.resources import declared_names, imported_files
 
-    def listed(text: str) -> str:
+    def listed(_: str, text: str) -> str:
         comment = _COMMENT.match(text)
         return " ".join([comment[0] if comment else "", *declared_names(text)])
 
@@ -146,18 +146,23 @@ def imported(
 def worded(words: Iterable[str] = (), names: Iterable[str] = ()) -> list[Path]:
     """The files of the zoo that may have models that these words say: each stands in the text, or says a kind; only
     those of these `names`, if any."""
-    from archdsl.resources import zoo_files
+    from archdsl.frontend.load import published_name
+    from archdsl.resources import declared_names, zoo_files
 
-    return _asked(zoo_files(), words, names, lambda text: f"{text} {KINDS}")
+    def said(stem: str, text: str) -> str:
+        title = read_comment(text, stem).name
+        return " ".join([text, *KINDS, *(published_name(title, stem, name) for name in declared_names(text))])
+
+    return _asked(zoo_files(), words, names, said)
 
 
 def _asked(
-    files: Mapping[str, Path], words: Iterable[str], names: Iterable[str], said: Callable[[str], str]
+    files: Mapping[str, Path], words: Iterable[str], names: Iterable[str], said: Callable[[str, str], str]
 ) -> list[Path]:
-    """The files of these `names`, if any, that have each word in their name or in what is `said` of their text."""
+    """The files of these `names`, if any, that have each word in their name or in what is `said` of it and their text."""
     words, names = [w.lower() for w in words], {*names}
     texts = {
-        path: f"{name} {said(path.read_text(encoding='utf-8'))}".lower()
+        path: f"{name} {said(name, path.read_text(encoding='utf-8'))}".lower()
         for name, path in files.items()
         if not names or name in names
     }
@@ -325,6 +330,8 @@ def chosen(
     Each word of `text` stands somewhere in what is listed of a model: its name, in any spelling, its family, the
     comment, its kind. `years` are the first and the last, None for open; a family without a year fits no years.
     Problems are kept where neither text nor kinds are asked for, because a spec that is wrong has none."""
+    from archdsl.frontend.load import published_name
+
     words, kinds, names = text.lower().split(), set(kinds), set(families)
     first, last = years
     kept = []
@@ -340,7 +347,12 @@ def chosen(
             m
             for m in family.models
             if (not kinds or m.kind in kinds)
-            and all(w in f"{about} {m.name} {m.kind}".lower() or _spelled(w, m.name) for w in words)
+            and all(
+                w in f"{about} {m.name} {m.kind}".lower()
+                or _spelled(w, m.name)
+                or _spelled(w, published_name(family.name, family.family, m.name))
+                for w in words
+            )
         ]
         problems = [] if words or kinds else family.problems
         if models or problems:

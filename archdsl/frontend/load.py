@@ -100,10 +100,23 @@ def _entry(name: str) -> ZooEntry | None:
     )
 
 
+def published_name(title: str, stem: str, name: str) -> str:
+    """Return what a model is called by its publisher: the name in the first line of its file, and what the model's name
+    adds to the file's. `llama3_8b` of `llama3.arch`, which begins `# Llama 3.1 (…`, is `Llama 3.1_8b`."""
+    return title + name.removeprefix(stem) if name.startswith(stem) else name
+
+
 def _published(name: str) -> ZooEntry | None:
-    """The model of the zoo that has the name in another spelling, the published one: `Qwen3-8B` for `qwen3_8b`."""
+    """The model of the zoo that is called so by its publisher, or has the name in another spelling: `Llama-3.1-8B` for
+    `llama3_8b`, `Qwen3-8B` for `qwen3_8b`."""
     plain = plain_name(name)
-    found = [e for e in list_zoo() if plain_name(e.name) == plain]
+
+    def names(entry: ZooEntry) -> Iterator[str]:
+        title = entry.description.partition("(")[0].partition(":")[0]
+        yield plain_name(entry.name)
+        yield plain_name(published_name(title, entry.file.removesuffix(".arch"), entry.name))
+
+    found = [e for e in list_zoo() if plain in names(e)]
     return found[0] if len(found) == 1 else None
 
 
@@ -185,6 +198,7 @@ def _zoo(name: str, model: str | None) -> Spec:
     entry = _entry(name)
     if entry is None and name not in files:
         entry = _published(name)
+        name = name if entry is not None else next((f for f in files if plain_name(f) == plain_name(name)), name)
     if entry is not None:
         path, model = files[entry.file.removesuffix(".arch")], model or entry.name
     elif name in files:

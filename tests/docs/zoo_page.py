@@ -12,7 +12,7 @@ Published architectures as specs: `specs/*.arch`, to be read, compiled and chang
 below, `archdsl estimate gpt2_xl` the counts of one model by block, `archdsl show gpt2_xl --source` its spec, and
 `archdsl show gpt2_xl -o gpt2_xl.svg` draws it. Every figure is computed from its spec: a block of the library is one
 box, a frame is a block of the spec with how often it is stacked, and bars are shares of the parameters.
-A name is taken in its published spelling, too: `Qwen3-8B`, `gpt-oss-20b`."""
+Published names are taken, too: `archdsl estimate Llama-3.1-8B`, or `"Gemma 3 27B"`."""
 
 
 def zoo_pages() -> dict[str, str]:
