@@ -159,7 +159,7 @@ def worded(words: Iterable[str] = (), names: Iterable[str] = ()) -> list[Path]:
 def _asked(
     files: Mapping[str, Path], words: Iterable[str], names: Iterable[str], said: Callable[[str, str], str]
 ) -> list[Path]:
-    """The files of these `names`, if any, that have each word in their name or in what is `said` of it and their text."""
+    """The files of these `names`, if any, that have each word in their name or in what is `said` of name and text."""
     words, names = [w.lower() for w in words], {*names}
     texts = {
         path: f"{name} {said(name, path.read_text(encoding='utf-8'))}".lower()
