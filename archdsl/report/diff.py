@@ -82,6 +82,13 @@ class Content(NamedTuple):
     """Equal where the names are, too."""
 
 
+class Known(NamedTuple):
+    """A number that a block was given: what it comes to, and how it is written, by the Config's name if it has one."""
+
+    value: Size | None
+    written: str
+
+
 @dataclass(eq=False)
 class Part:
     """A step of a graph, a shared module, or a kind of layer in a stack."""
@@ -316,13 +323,6 @@ def _content(*parts: object, step: str = "") -> Content:
     return Content(_digest(*plain), _digest(step, *(p.named if isinstance(p, Content) else p for p in parts)))
 
 
-class Known(NamedTuple):
-    """A number that a block was given: what it comes to, and how it is written, by the Config's name if it has one."""
-
-    value: Size | None
-    written: str
-
-
 def _digest(*parts: object) -> str:
     return blake2b(repr(parts).encode(), digest_size=12).hexdigest()
 
@@ -406,7 +406,7 @@ class Aligned:
     status: Status = "same"
     changes: list[Change] = field(default_factory=list)
     children: list[Aligned] = field(default_factory=list)
-    """The parts of both, and of either; () for what is the same, or is another block altogether."""
+    """The parts of both, and of either; none of what is the same, or is another block altogether."""
 
     @property
     def is_other(self) -> bool:
@@ -443,9 +443,9 @@ class _Aligner:
             self.a.enter(a, owners[0])
             self.b.enter(b, owners[1])
         other = found.is_other
-        if other and a.block is not None and b.block is not None:
+        if other:
             found.changes += self.of_blocks(a, b, owners)
-        if not other and a.content != b.content:
+        elif a.content != b.content:
             found.changes += self.options(a, b, owners)
             found.children = self.below(a, b, owners)
             if a.kind != b.kind and a.is_users and _likeness(found.children) < ALIKE:
@@ -513,22 +513,21 @@ class _Aligner:
             given = [part.node.template.args for part in (a, b) if isinstance(part.node, SharedModule)]
             names = [n for n in dict.fromkeys([*given[0], *given[1]]) if not _is_block(given[0].get(n))]
             return [c for n in names for c in _changed(n, *(args.get(n) for args in given))]
-        if a.block is not None and b.block is not None:
-            return self.of_blocks(a, b, owners)
         if isinstance(a.node, OpNode) and isinstance(b.node, OpNode):
             return list(_of_ops(a.node, b.node))
         if isinstance(a.node, ParamNode) and isinstance(b.node, ParamNode):
             return list(_of_weights((a.node.weight,), (b.node.weight,), shapes=True))
         if isinstance(a.node, ScanNode) and isinstance(b.node, ScanNode):
             return list(_of_numbers("start", a.node.starts, b.node.starts))
-        return []
+        return self.of_blocks(a, b, owners)
 
     def of_blocks(self, a: Part, b: Part, owners: tuple[Block, Block]) -> list[Change]:
         """Options of two blocks that differ: of the library's all, of a spec's own the numbers, the rest being told by
         its parts."""
+        if a.block is None or b.block is None:
+            return []
         found: list[Change] = []
-        assert a.block is not None
-        hypers = (a.block.hypers, b.block.hypers if b.block is not None else {})
+        hypers, axes = (a.block.hypers, b.block.hypers), {*a.block.axes, *b.block.axes}
         library = not a.is_users and not b.is_users
         for name in dict.fromkeys([*hypers[0], *hypers[1]]) if library else ():
             values = [h.get(name) for h in hypers]
@@ -536,8 +535,8 @@ class _Aligner:
             if both and not all(map(_is_block, values)) and not all(isinstance(v, Num) for v in values):
                 found += _changed(name, *values)
         told = tuple(f"{c.name}_" for c in found)
-        names = [n for n in dict.fromkeys([*a.bind, *b.bind]) if "." not in n and n not in a.block.axes]
-        if not library and b.block is not None:
+        names = [n for n in dict.fromkeys([*a.bind, *b.bind]) if "." not in n and n not in axes]
+        if not library:
             names += [n for n in dict.fromkeys([*a.block.local, *b.block.local]) if n not in names]
         for name in names:
             known = [side.number(p, name, o) for side, p, o in zip((self.a, self.b), (a, b), owners, strict=True)]
