@@ -18,7 +18,6 @@ from typing import Any, Literal, Protocol
 
 from archdsl.diagnostics import error
 from archdsl.estimates.counts import Counts
-from archdsl.estimates.flops import NodeFlops
 from archdsl.estimates.kinds import ATTENTION
 from archdsl.estimates.mask_density import looks_back
 from archdsl.frozen import Frozen
@@ -261,6 +260,8 @@ class Work:
 
     def __init__(self, model: Model) -> None:
         """Raises ArchError E0503 where the model has no sizes at the default length."""
+        from archdsl.estimates.flops import NodeFlops
+
         self.flops = NodeFlops(model)
 
     def own(self, node: Node) -> float:
