@@ -1314,6 +1314,7 @@ def draw(
     spec: str | Path | Model | None = None,
     path: str | Path | None = None,
     *,
+    against: str | Path | Model | None = None,
     block: str | None = None,
     depth: int = 3,
     bars: Literal["params", "flops"] = "params",
@@ -1324,7 +1325,8 @@ def draw(
     allow_noncausal: bool = False,
 ) -> str:
     """Return the figure of a model, or of one `block` of it, as SVG; write it to `path` too (.svg, .png or .html), if
-    one is given.
+    one is given. With another model to see it `against`, the other one stands at its right, and what was added, removed
+    or changed is marked.
 
     Blocks of the spec are opened down to `depth`, as far as the figure stays readable; `bars` are the shares of
     parameters or of the FLOPs of a forward pass; the `theme` `auto` follows the reader's light or dark mode. Other
@@ -1332,7 +1334,7 @@ def draw(
     is not installed, E0503 for FLOPs of a model that has no sizes at its default length; OSError where the file cannot
     be written."""
     from archdsl.report.diagram import block_of
-    from archdsl.report.svg import demand_format, figure, svg, write_figure
+    from archdsl.report.svg import compared, demand_format, figure, svg, write_figure
 
     _demand_texts(block=block)
     _demand_one_of("bars", bars, ("params", "flops"))
@@ -1340,8 +1342,14 @@ def draw(
     if path is not None:
         demand_format(Path(path))
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
-    inner = block_of(loaded, block) if block is not None else None
-    drawn = svg(*figure(loaded, inner, depth, bars), theme)
+    if against is not None:
+        if block is not None:
+            raise error("E0509", "`block` does not go with `against`", help="two models are drawn as wholes")
+        other = load(against, allow_noncausal=allow_noncausal)
+        drawn = svg(*compared(loaded, other, depth, bars), theme)
+    else:
+        inner = block_of(loaded, block) if block is not None else None
+        drawn = svg(*figure(loaded, inner, depth, bars), theme)
     if path is not None:
         write_figure(drawn, Path(path), f"{loaded.name} ({loaded.source_name})")
     return drawn

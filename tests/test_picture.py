@@ -16,7 +16,7 @@ import archdsl
 from archdsl.api import list_zoo
 from archdsl.estimates import counts
 from archdsl.report import svg as drawing
-from archdsl.report.diagram import MOST, Work, drawings
+from archdsl.report.diagram import MOST, Box, BoxGroup, Work, drawings
 from archdsl.report.fonts import width_of
 from archdsl.report.layout import BAR, LEAST, LINE, RADIUS, TEXT, Scene
 from archdsl.resources import imported_files
@@ -141,6 +141,52 @@ def test_pictures_of_random_models() -> None:
         model = archdsl.load(text=f"model m(x: [batch, time, 16]) -> [batch, time, 16] {{\n{body}\n}}")
         scene, _ = drawing.figure(model)
         assert not faults(scene, 0), (seed, body)
+
+
+# --- two models -------------------------------------------------------------------------------------------------------
+
+PAIRS = [
+    ("deepseek_v2", "deepseek_v3"),
+    ("llama2", "llama3"),
+    ("gpt2", "gptj_6b"),
+    ("t5_base", "t5_v1_1_base"),
+    ("bert_base", "albert_base"),
+    ("hf/jamba", "mamba_130m"),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), PAIRS)
+def test_two_models_side_by_side(before: str, after: str) -> None:
+    one, other = archdsl.load(before), archdsl.load(after)
+    scene, caption = drawing.compared(one, other)
+    signs = Counter(part.mark for part in marked(scene))
+    back = Counter(part.mark for part in marked(drawing.compared(other, one)[0]))
+    assert signs.total() > signs[""]
+    assert signs == Counter({{"+": "-", "-": "+"}.get(sign, sign): count for sign, count in back.items()})
+    assert not faults(scene, len(scene.labels))
+    ET.fromstring(drawing.svg(scene, caption))
+
+
+def marked(scene: Scene) -> list[Box | BoxGroup]:
+    return [*(b.box for b in scene.boxes), *(f.group for f in scene.frames)]
+
+
+@pytest.mark.parametrize("name", ["llama3", "t5_base", "hf/qwen3_next", "seq2seq"])
+def test_nothing_is_marked_where_nothing_differs(name: str) -> None:
+    scene, _ = drawing.compared(archdsl.load(name), archdsl.load(name))
+    assert not any(part.mark for part in marked(scene))
+
+
+def test_a_swapped_ffn_is_marked_and_nothing_else(tmp_path: Path, run: Run) -> None:
+    text = archdsl.show("gpt2", "source")
+    after = tmp_path / "after.arch"
+    after.write_text(text.replace("mlp(hidden: 4 * width, act: gelu_tanh)", "swiglu(hidden: 2048)"))
+    scene, _ = drawing.compared(archdsl.load("gpt2"), archdsl.load(after))
+    names = [part.title for part in marked(scene) if part.mark]
+    assert sorted(names) == ["Decoder", "Decoder", "MLP", "SwiGLU"]
+    assert run("diff", "gpt2", after, "-o", tmp_path / "diff.svg").status == 0
+    assert ">changed</text>" in (tmp_path / "diff.svg").read_text()
+    assert run("diff", "gpt2", after, "-o", after).status == 2
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

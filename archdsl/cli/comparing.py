@@ -14,10 +14,16 @@ from archdsl.cli.options import (
     OUTPUT,
     RUN,
     SPEC,
+    BarsOption,
+    DarkOption,
+    FigureOption,
     JsonOption,
+    LightOption,
     NoncausalOption,
     complete_spec,
+    demand_other,
     load_model,
+    theme_of,
 )
 
 BeforeOption = Annotated[
@@ -69,6 +75,7 @@ def compare(
 
 @command("diff", "Specs")
 def diff(
+    context: typer.Context,
     before: Annotated[
         str,
         typer.Argument(
@@ -84,6 +91,10 @@ def diff(
     seq: Annotated[
         int | None, RUN("--seq", min=1, max=MOST, help="Sequence length (2,048, or the smaller context).")
     ] = None,
+    output: FigureOption = None,
+    bars: BarsOption = "params",
+    light: LightOption = False,
+    dark: DarkOption = False,
     exit_code: Annotated[bool, OUTPUT("--exit-code", help="Exit with 1 where the models differ.")] = False,
     json: JsonOption = False,
     allow_noncausal: NoncausalOption = False,
@@ -93,10 +104,21 @@ def diff(
     from archdsl.report.diff import DiffReport, FilesDiffReport
     from archdsl.report.tables import diff_view, files_diff_view
 
+    theme = theme_of(context, output, light, dark)
+
     def of(one: str, other: str) -> DiffReport:
         pairs = ((one, set_before), (other, set_after))
         return compared(*(load_model(spec, given, allow_noncausal) for spec, given in pairs), seq=seq)
 
+    if output is not None:
+        from archdsl.api import draw
+
+        if all:
+            raise typer.BadParameter("one pair of models is drawn", param_hint="'--all' / '-o'")
+        demand_other(output, before)
+        demand_other(output, after)
+        one, other = (load_model(*of, allow_noncausal) for of in ((before, set_before), (after, set_after)))
+        draw(one, output, against=other, bars=bars, theme=theme, allow_noncausal=allow_noncausal)
     if not all:
         report = of(before, after)
         print_or_json(report, diff_view, json)

@@ -23,7 +23,11 @@ from archdsl.cli.frame import (
 from archdsl.cli.options import (
     FIGURE,
     OUTPUT,
+    BarsOption,
+    DarkOption,
+    FigureOption,
     JsonOption,
+    LightOption,
     NoncausalOption,
     SetOption,
     SpecArgument,
@@ -33,6 +37,7 @@ from archdsl.cli.options import (
     load_model,
     only_with,
     settings_of,
+    theme_of,
 )
 from archdsl.diagnostics import ArchError, Diagnostic
 
@@ -90,18 +95,13 @@ def show(
     source: Annotated[
         bool, OUTPUT("--source", help="Print the spec as it is written: of the zoo, to begin one's own with.")
     ] = False,
-    output: Annotated[
-        Path | None,
-        FIGURE("--output", "-o", metavar="FILE", help="Draw it: .svg, .html, or .png (needs resvg-py)."),
-    ] = None,
+    output: FigureOption = None,
     depth: Annotated[
         int, FIGURE("--depth", min=0, max=20, help="How many blocks within each other are opened, at most.")
     ] = 3,
-    bars: Annotated[
-        Literal["params", "flops"], FIGURE("--bars", help="What the bars are shares of: FLOPs are of a forward pass.")
-    ] = "params",
-    light: Annotated[bool, FIGURE("--light", help="For a light page; else it follows the reader's mode.")] = False,
-    dark: Annotated[bool, FIGURE("--dark", help="For a dark page.")] = False,
+    bars: BarsOption = "params",
+    light: LightOption = False,
+    dark: DarkOption = False,
     json: JsonOption = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
@@ -114,15 +114,13 @@ def show(
         raise typer.BadParameter("choose one", param_hint=one)
     if block is not None and not (expand or diagram or drawn):
         raise typer.BadParameter("it goes with --expand, --diagram or -o", param_hint="'--block'")
-    if light and dark:
-        raise typer.BadParameter("choose one", param_hint="'--light' / '--dark'")
+    theme = theme_of(context, output, light, dark)
     if output is None:
-        only_with(context, "-o", "depth", "bars", "light", "dark")
+        only_with(context, "-o", "depth")
     else:
         from archdsl.api import draw
 
         demand_other(output, spec)
-        theme: Literal["auto", "light", "dark"] = "light" if light else "dark" if dark else "auto"
         draw(
             spec,
             output,

@@ -103,6 +103,24 @@ SetOption = Annotated[
 NoncausalOption = Annotated[bool, SPEC("--allow-noncausal", help="Accept an LM head that later tokens can reach.")]
 JsonOption = Annotated[bool, OUTPUT("--json", help="One JSON object on standard output.")]
 
+FigureOption = Annotated[
+    Path | None, FIGURE("--output", "-o", metavar="FILE", help="Draw it: .svg, .html, or .png (needs resvg-py).")
+]
+BarsOption = Annotated[
+    Literal["params", "flops"], FIGURE("--bars", help="What the bars are shares of: FLOPs are of a forward pass.")
+]
+LightOption = Annotated[bool, FIGURE("--light", help="For a light page; else it follows the reader's mode.")]
+DarkOption = Annotated[bool, FIGURE("--dark", help="For a dark page.")]
+
+
+def theme_of(context: typer.Context, output: Path | None, light: bool, dark: bool) -> Literal["auto", "light", "dark"]:
+    """Return the theme of a figure. Raises BadParameter for two of them, and for options of a figure without one."""
+    if output is None:
+        only_with(context, "-o", "bars", "light", "dark")
+    if light and dark:
+        raise typer.BadParameter("choose one", param_hint="'--light' / '--dark'")
+    return "light" if light else "dark" if dark else "auto"
+
 
 def settings_of(given: list[str] | None) -> dict[str, str]:
     return {name: value.strip() for name, value in by_name(given, "--set", "name=value").items()}

@@ -57,6 +57,8 @@ from archdsl.report.written import (
 Role = Literal["input", "output", "attention", "experts", "norm", "weights", "sum", "op", "state"]
 Sees = Literal["", "all", "before", "near", "near before"]
 """Which keys the queries of attention see; '' of what is no attention."""
+Mark = Literal["", "+", "-", "~"]
+"""Of two models side by side: what was added, removed, changed."""
 
 
 Claim = tuple[tuple[tuple[int, int], ...], float]
@@ -75,6 +77,9 @@ class Box:
     weight: float = 0.0
     """Its share of the whole, in parts of it: of parameters, unless something else was measured."""
     sees: Sees = ""
+    nodes: set[int] = field(default_factory=set)
+    """What it stands for, by identity: nodes and shared modules."""
+    mark: Mark = ""
 
     @property
     def title(self) -> str:
@@ -95,6 +100,9 @@ class BoxGroup:
     title: str
     times: int = 1
     parts: list[Box | BoxGroup] = field(default_factory=list)
+    nodes: set[int] = field(default_factory=set)
+    """The call or the graph that it shows."""
+    mark: Mark = ""
 
     @property
     def label(self) -> str:
@@ -308,6 +316,14 @@ def weigh(drawn: Diagram) -> None:
         box.weight /= drawn.measured or 1.0
 
 
+def mark(drawn: Diagram, marks: Mapping[int, Mark]) -> None:
+    """Mark boxes and groups by what they stand for: nodes and shared modules by identity."""
+    parts: list[Box | BoxGroup] = [*drawn.root.boxes(), *drawn.root.groups()]
+    for part in parts:
+        signs = {marks[node] for node in part.nodes if node in marks}
+        part.mark = signs.pop() if len(signs) == 1 else "~" if signs else ""
+
+
 # --- names of boxes ---------------------------------------------------------------------------------------------------
 
 
@@ -356,6 +372,7 @@ class _Waiting(Frozen):
     role: Role
     lines: list[str]
     claims: list[Claim]
+    nodes: frozenset[int]
     weight: int
     """The raw weight that it is made of, by a number."""
 
@@ -419,7 +436,9 @@ class _Pen:
         found = env.get(id(value), ())
         waits = self.waiting.get(id(value))
         if not found and waits is not None:
-            found = env[id(value)] = (self.box(group, waits.role, waits.lines, waits.claims).id,)
+            box = self.box(group, waits.role, waits.lines, waits.claims)
+            box.nodes |= waits.nodes
+            found = env[id(value)] = (box.id,)
         return found
 
     def connect(self, env: dict[int, Source], box: Box, group: BoxGroup, values: Iterable[tuple[Value, str]]) -> None:
@@ -449,7 +468,7 @@ class _Pen:
             self.uses += 1
             weight = -self.uses  # below all ids
             claims = self.read(weight, self.claims(node))
-            self.waiting[id(node.output)] = _Waiting("weights", lines, claims, weight)
+            self.waiting[id(node.output)] = _Waiting("weights", lines, claims, frozenset({id(node)}), weight)
         elif isinstance(node, WeightNode):
             self.common[id(node.output)] = node
             self.tied[id(node.output)] = f"tied to {written(node.instance.label or node.instance.name)}"
@@ -481,15 +500,17 @@ class _Pen:
             waits = [v for v in waits if self.waiting[id(v)].role != "op"]
         if not live and not node.weights and not tied and len(waits) < 2:
             role: Role = "op"
-            lines, weight, claims = [written(node.op.name)], 0, list[Claim]()
+            lines, weight, claims, nodes = [written(node.op.name)], 0, list[Claim](), frozenset({id(node)})
             first = next((self.waiting[id(v)] for v in values if id(v) in self.waiting), None)
             if first is not None:
                 role, lines = first.role, [*first.lines, *self.op_lines(node, tied)]
                 weight, claims = first.weight, self.read(first.weight, first.claims)
-            self.waiting.update(dict.fromkeys(map(id, node.outputs), _Waiting(role, lines, claims, weight)))
+                nodes |= first.nodes
+            self.waiting.update(dict.fromkeys(map(id, node.outputs), _Waiting(role, lines, claims, nodes, weight)))
             return
         claims = self.claims(node, *(self.common[id(v)] for v in values if id(v) in self.common))
         box = self.box(group, _role_of_op(node), self.op_lines(node, tied), claims)
+        box.nodes |= _identity(node)
         if box.role == "attention":
             box.sees = _sees(node.options)
         self.connect(env, box, group, ((v, "") for v in values if v in live or v in waits))
@@ -531,6 +552,7 @@ class _Pen:
                 self.closed.setdefault(block.name, block)
             box = self.box(group, _role_of_block(block), _block_lines(node), self.claims(node))
             box.claims += self.prepared.pop(id(block.before), [])
+            box.nodes |= _identity(node)
             if box.role == "attention":
                 box.sees = _sees(block.hypers)
             given = [(v, name) for v, name in zip(node.inputs, block.tensor_names, strict=False) if v is not None]
@@ -543,6 +565,7 @@ class _Pen:
             return
         once = ", once for all steps" if node.step is not None else ""
         inner = self.group(group, f"{headed(_titled(_step(node), block.name))}{_shared(node)}{once}")
+        inner.nodes |= _identity(node)
         self.inside(node, env, inner, level + 1)
 
     def table(self, value: Value) -> bool:
@@ -624,6 +647,7 @@ class _Pen:
         if alone and self.opens(calls[0].block, level):
             self.drawn.add((id(node), alike))
             inner = self.group(group, ", ".join(t for t in (title, differ) if t), times)
+            inner.nodes |= {id(body)} | _identity(calls[0])
             for part in body.nodes:
                 if part is calls[0]:
                     self.inside(calls[0], local, inner, level + 1)
@@ -631,6 +655,7 @@ class _Pen:
                     self.node(part, local, inner, level)
         else:
             inner = self.group(group, "", times) if times > 1 else group
+            inner.nodes |= {id(body)} if inner is not group else set()
             before = len(inner.parts)
             self.graph(body, local, inner, level)
             for last in inner.parts[before:][-1:] if differ else ():
@@ -694,6 +719,10 @@ def _layer(node: CallNode, variable: str) -> str:
 
 def _step(node: CallNode | OpNode) -> str:
     return node.instance.label if node.instance is not None else node.name
+
+
+def _identity(node: CallNode | OpNode) -> set[int]:
+    return {id(node)} if node.instance is None else {id(node), id(node.instance)}
 
 
 def _shared(node: CallNode) -> str:
@@ -870,6 +899,7 @@ def _fold(drawn: Diagram) -> None:
         ):
             source.details += [target.name, *target.details]
             source.claims += target.claims
+            source.nodes |= target.nodes
             group_of[target.id].parts.remove(target)
             renamed[target.id] = source.id
     drawn.arrows = [
@@ -909,6 +939,7 @@ def _contract(drawn: Diagram, most: int) -> None:
         target.role = next((box.role for box in (source, target) if box.role not in ("op", "sum")), "op")
         target.name, target.details = names[0] if len(names) == 1 else "…", [f"{held[t]} steps"]
         target.weight += source.weight
+        target.nodes |= source.nodes
         home[s].parts.remove(source)
         drawn.arrows = list(
             dict.fromkeys(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from archdsl.report.diagram import Box, BoxGroup, Diagram
-from archdsl.report.fonts import width_of
+from archdsl.report.fonts import Kind, width_of
 
 Point = tuple[float, float]
 Key = str | tuple[str, str] | tuple[str, int]
@@ -123,6 +123,7 @@ class Label:
     x: float
     y: float
     width: float
+    kind: Kind = "small"
 
 
 @dataclass
@@ -148,6 +149,36 @@ class Scene:
             line.points = [(self.width - x, y) for x, y in line.points]
         for label in self.labels:
             label.x = self.width - label.x - label.width
+
+    def move(self, right: float, foot: float, suffix: str) -> None:
+        """Shift everything to the right and down; nets are told from others by a suffix."""
+        parts: list[PlacedBox | PlacedFrame | Label] = [*self.boxes, *self.frames, *self.labels]
+        for part in parts:
+            part.x += right
+            part.y += foot
+        for frame in self.frames:
+            frame.title_x += right
+        for line in self.lines:
+            line.points = [(x + right, y + foot) for x, y in line.points]
+            line.net += suffix
+
+
+def beside(left: Scene, right: Scene, titles: tuple[str, str]) -> Scene:
+    """Two scenes on one page, each below its title. Both are changed."""
+    for scene, title in zip((left, right), titles, strict=True):
+        scene.width = max(scene.width, width_of(title, "title") + 24)
+    left.move(0, TITLE, "")
+    right.move(left.width, TITLE, "'")
+    heads = [Label(t, x + 12, 16, width_of(t, "title"), "title") for t, x in zip(titles, (0, left.width), strict=True)]
+    return Scene(
+        right.drawn,
+        left.boxes + right.boxes,
+        left.frames + right.frames,
+        left.lines + right.lines,
+        left.labels + right.labels + heads,
+        left.width + right.width,
+        max(left.height, right.height) + TITLE,
+    )
 
 
 def lay_out(drawn: Diagram) -> Scene:

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Literal
 
 from archdsl.diagnostics import error
-from archdsl.estimates import counts
 from archdsl.files import write_text, written_beside
 from archdsl.ir.graph import Block, Model
 from archdsl.packages import install
-from archdsl.report.diagram import DEEPEST, Box, Role, Sees, Work, drawings
+from archdsl.report.diagram import DEEPEST, Box, Mark, Role, Sees, Work, drawings, mark
 from archdsl.report.fonts import SIZES, width_of
-from archdsl.report.layout import LEAST, LINE, RADIUS, TEXT, Line, PlacedBox, PlacedFrame, Point, Scene, lay_out
+from archdsl.report.layout import LEAST, LINE, RADIUS, TEXT, Line, PlacedBox, PlacedFrame, Point, Scene, beside, lay_out
 from archdsl.report.page import page
 
 Theme = Literal["auto", "light", "dark"]
@@ -50,6 +49,8 @@ _KEY: dict[Role, str] = {
     "op": "no weights",
     "state": "state",
 }
+_MARKS: dict[Mark, str] = {"+": "added", "-": "removed", "~": "changed"}
+_STYLES: dict[Mark, str] = {"+": "new", "-": "gone", "~": "other"}
 _MASKS: dict[Sees, str] = {"all": "sees all", "before": "causal", "near": "window", "near before": "causal window"}
 
 
@@ -62,18 +63,39 @@ def figure(model: Model, block: Block | None = None, depth: int = DEEPEST, bars:
         scene = lay_out(drawn)
         if scene.width <= WIDEST:
             break
-    if bars == "flops":
-        said = f"{_short(drawn.measured)}FLOPs of a forward pass"
-    else:
-        said = f"{_short(counts.total(model) if block is None else drawn.measured)}parameters"
-    return scene, f"{drawn.root.title}: {said}; bars are shares of them"
+    return scene, f"{_measured(scene, bars)}; bars are shares of them"
 
 
-def _short(count: float) -> str:
-    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+def _measured(scene: Scene, bars: Bars) -> str:
+    """`llama3: 8.03B parameters`."""
+    count, unit = scene.drawn.measured, ""
+    for letter, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= 0.9995 * size:
-            return f"{count / size:.3g}{unit} "
-    return f"{count:g} "
+            count, unit = count / size, letter
+            break
+    what = "FLOPs of a forward pass" if bars == "flops" else "parameters"
+    return f"{scene.drawn.root.title}: {count:.3g}{unit} {what}"
+
+
+def compared(before: Model, after: Model, depth: int = DEEPEST, bars: Bars = "params") -> tuple[Scene, str]:
+    """The scene of two models side by side, with what differs marked, and its caption. Raises as `figure`."""
+    from archdsl.report.diff import align
+
+    aligned = align(before, after)
+    marks: tuple[dict[int, Mark], dict[int, Mark]] = ({}, {})
+    signs: dict[str, Mark] = {"added": "+", "removed": "-", "changed": "~", "renamed": "~"}
+    todo = [aligned]
+    while todo:
+        one = todo.pop()
+        todo += one.children
+        for part, into in zip((one.before, one.after), marks, strict=True):
+            if part is not None and one.status in signs and one is not aligned:
+                into[id(part.node)] = signs[one.status]
+    left, right = (figure(model, None, depth, bars)[0] for model in (before, after))
+    mark(left.drawn, marks[0])
+    mark(right.drawn, marks[1])
+    titles = (_measured(left, bars), _measured(right, bars))
+    return beside(left, right, titles), "bars are shares of each model's own"
 
 
 def demand_format(path: Path) -> None:
@@ -111,20 +133,24 @@ def svg(scene: Scene, caption: str, theme: Theme = "auto") -> str:
     """The text of a figure, ending with a line end."""
     roles: dict[Role, None] = dict.fromkeys(b.box.role for b in scene.boxes)
     sees: dict[Sees, None] = dict.fromkeys(b.box.sees for b in scene.boxes)
-    entries: list[tuple[Role, Sees, str]] = [(r, "", text) for r, text in _KEY.items() if r in roles]
+    entries: list[tuple[Role, Sees | Mark, str]] = [(r, "", text) for r, text in _KEY.items() if r in roles]
     entries += [("attention", s, text) for s, text in _MASKS.items() if s in sees]
+    marks: dict[Mark, None] = dict.fromkeys([*(b.box.mark for b in scene.boxes), *(f.group.mark for f in scene.frames)])
+    entries += [("sum", m, text) for m, text in _MARKS.items() if m in marks]
     width = max(scene.width, width_of(caption, "small") + 24)
     key, height = _key(entries, width, scene.height)
     shown = f'viewBox="0 0 {_n(width)} {_n(height)}" width="{_n(width)}" height="{_n(height)}"'
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {shown} class="arch-{theme}" role="img">',
-        f"<title>{escape(caption)}</title><style>{_css(roles, theme)}</style>",
+        f"<title>{escape(caption)}</title><style>{_css(roles, theme, len(marks) > 1)}</style>",
         f'<rect class="page" width="{_n(width)}" height="{_n(height)}" rx="6"/>',
         *(_rect("f", f.x, f.y, f.width, f.height, 8) for f in scene.frames),
         *_wires(scene.lines),
         *(_title(f) for f in scene.frames),
         *(_box(b) for b in scene.boxes),
-        *(_text("s l", label.x, label.y, label.text) for label in scene.labels),
+        *(_text("s l" if label.kind == "small" else "t", label.x, label.y, label.text) for label in scene.labels),
+        *(_mark(b.box.mark, b.x, b.y, b.width, b.height) for b in scene.boxes if b.box.mark),
+        *(_mark(f.group.mark, f.x, f.y, f.width, f.height) for f in scene.frames if f.group.mark),
         *key,
         _text("s l", 12, height - 8, caption),
         "</svg>",
@@ -144,6 +170,7 @@ _LOOK = {
     ".b": "stroke-width:1.1",
     ".f": "fill-opacity:.07",
     ".k": "opacity:.22",
+    ".m": "fill:none;stroke-width:2.5",
 }
 """Styles by selector: of text the name, details, small text, title, its start and its end; of shapes a line, a box, a
 frame, and what is pale."""
@@ -154,7 +181,11 @@ _INKS = {
 """Colours of text, of what is said beside, of lines, frames and paper."""
 
 
-def _css(roles: Iterable[Role], theme: Theme) -> str:
+_MARKED = {"light": ("#00795a", "#c2410c", "#6d28d9"), "dark": ("#35c49a", "#fb8c5a", "#b79cf7")}
+"""Colours of what was added, removed, changed."""
+
+
+def _css(roles: Iterable[Role], theme: Theme, marked: bool) -> str:
     """The styles of a figure. They begin with its class: in a page they are everybody's."""
 
     def colors(mode: Literal["light", "dark"]) -> str:
@@ -162,6 +193,8 @@ def _css(roles: Iterable[Role], theme: Theme) -> str:
         found = {"text": f"fill:{ink}", ".d": f"fill:{soft}", ".s": f"fill:{soft}", ".w": f"stroke:{line}"}
         found |= {".a": f"fill:{line}", ".q": f"fill:{line}", ".f": f"stroke:{frame};fill:{frame}"}
         found |= {".u": f"fill:{paper}", ".page": f"fill:{paper}"}
+        for style, color in zip(_STYLES.values() if marked else (), _MARKED[mode], strict=False):
+            found |= {f".m.{style}": f"stroke:{color}", f".q.{style}": f"fill:{color}"}
         for role in roles:
             fill, stroke = _COLORS[role][mode]
             found |= {f".{role} .b": f"fill:{fill};stroke:{stroke}", f".{role} .v": f"fill:{stroke}"}
@@ -266,14 +299,27 @@ def _mask(sees: Sees, x: float, y: float) -> str:
     return f'<path class="v k" d="M{_n(x)} {_n(y)}h15v15h-15z"/><path class="v" d="{seen}"/>'
 
 
-def _key(entries: list[tuple[Role, Sees, str]], width: float, top: float) -> tuple[list[str], float]:
+def _mark(mark: Mark, x: float, y: float, width: float, height: float) -> str:
+    """A strong edge, and a sign at its corner."""
+    return _rect(f"m {_STYLES[mark]}", x - 3, y - 3, width + 6, height + 6, 9) + _badge(mark, x - 3, y - 3)
+
+
+def _badge(mark: Mark, x: float, y: float) -> str:
+    circle = f'<circle class="q {_STYLES[mark]}" cx="{_n(x)}" cy="{_n(y)}" r="7.5"/>'
+    return circle + _text("n u", x, y + 4.2, mark.replace("-", "−"))
+
+
+def _key(entries: list[tuple[Role, Sees | Mark, str]], width: float, top: float) -> tuple[list[str], float]:
     """What colours and squares mean, in rows from `top` on; and how high the page is with its caption."""
     x, y, found = 12.0, top, []
-    for role, sees, text in entries:
+    for role, sign, text in entries:
         wide = 20 + width_of(text, "small") + 14
         if x + wide > width and x > 12:
             x, y = 12.0, y + 20
-        mark = _mask(sees, x, y) if sees else _rect("b", x, y + 2, 15, 11, 3)
+        if sign in _MARKS:
+            mark = _badge(sign, x + 8, y + 7.5)
+        else:
+            mark = _mask(sign, x, y) if sign in _MASKS else _rect("b", x, y + 2, 15, 11, 3)
         found.append(f'<g class="{role}">{mark}</g>{_text("s l", x + 20, y + 11, text)}')
         x += wide
     return found, y + (40 if entries else 20)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import archdsl
 from archdsl.cli import app
 from docs.gpu_page import with_table
 from docs.pages import ROOT
@@ -35,6 +36,10 @@ def test_the_zoo_is_current(golden: Callable[[Path, str], None]) -> None:
         golden(path, text)
     kept = {*(ROOT / "docs" / "zoo").glob("*.md"), *(ROOT / "docs" / "zoo" / "figures").iterdir()}
     assert kept <= {*pages}, "pages and figures of no family"
+
+
+def test_figures_of_pages_are_current(golden: Callable[[Path, str], None]) -> None:
+    golden(ROOT / "docs" / "figures" / "deepseek_v2_v3.svg", archdsl.draw("deepseek_v2", against="deepseek_v3"))
 
 
 @pytest.mark.slow
