@@ -1344,7 +1344,9 @@ def draw(
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     if against is not None:
         if block is not None:
-            raise error("E0509", "`block` does not go with `against`", help="leave `block` out: both models are drawn whole")
+            raise error(
+                "E0509", "`block` does not go with `against`", help="leave `block` out: both models are drawn whole"
+            )
         other = load(against, allow_noncausal=allow_noncausal)
         drawn = svg(*compared(loaded, other, depth, bars), theme)
     else:

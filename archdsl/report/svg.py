@@ -170,7 +170,6 @@ _LOOK = {
     ".b": "stroke-width:1.1",
     ".f": "fill-opacity:.07",
     ".k": "opacity:.22",
-    ".m": "fill:none;stroke-width:2.5",
 }
 """Styles by selector: of text the name, details, small text, title, its start and its end; of shapes a line, a box, a
 frame, and what is pale."""
@@ -194,7 +193,7 @@ def _css(roles: Iterable[Role], theme: Theme, marked: bool) -> str:
         found |= {".a": f"fill:{line}", ".q": f"fill:{line}", ".f": f"stroke:{frame};fill:{frame}"}
         found |= {".u": f"fill:{paper}", ".page": f"fill:{paper}"}
         for style, color in zip(_STYLES.values() if marked else (), _MARKED[mode], strict=False):
-            found |= {f".m.{style}": f"stroke:{color}", f".q.{style}": f"fill:{color}"}
+            found |= {f".m.{style}": f"fill:none;stroke-width:2.5;stroke:{color}", f".q.{style}": f"fill:{color}"}
         for role in roles:
             fill, stroke = _COLORS[role][mode]
             found |= {f".{role} .b": f"fill:{fill};stroke:{stroke}", f".{role} .v": f"fill:{stroke}"}
