@@ -9,7 +9,7 @@ import pytest
 import archdsl
 from archdsl.cli import app
 from docs.gpu_page import with_table
-from docs.pages import ROOT
+from docs.pages import ROOT, blocks
 from docs.reference_pages import api_page, library_page, primitives_page
 from docs.zoo_page import zoo_pages
 
@@ -39,6 +39,8 @@ def test_the_zoo_is_current(golden: Callable[[Path, str], None]) -> None:
 
 
 def test_figures_of_pages_are_current(golden: Callable[[Path, str], None]) -> None:
+    spec = next(block.text for block in blocks(ROOT / "README.md") if block.note == "small.arch")
+    golden(ROOT / "docs" / "figures" / "small.svg", archdsl.draw(text=spec))
     golden(ROOT / "docs" / "figures" / "deepseek_v2_v3.svg", archdsl.draw("deepseek_v2", against="deepseek_v3"))
 
 
