@@ -9,10 +9,11 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from archdsl.signals import stop_if_asked
+from archdsl.signals import held, stop_if_asked
 
 MAX_CONFIG = 16 * 2**20
 """Most bytes of a `config.json` or another file of settings."""
@@ -118,11 +119,70 @@ def written_beside(path: Path) -> Iterator[Path]:
         yield beside
         stop_if_asked()
         os.chmod(beside, stat.S_IMODE(mode) if mode is not None else 0o666 & ~_umask())
-        os.replace(beside, target)
+        if (work := _together.get()) is None:
+            os.replace(beside, target)
+        else:
+            work.complete.append((beside, target))
     except BaseException:
         with contextlib.suppress(OSError):
             beside.unlink()
         raise
+
+
+class _Together:
+    """What takes effect at once: complete files and their names, files to be taken away; and folders made for them."""
+
+    def __init__(self) -> None:
+        self.complete: list[tuple[Path, Path]] = []
+        self.removed: list[Path] = []
+        self.made: list[Path] = []
+
+
+_together: ContextVar[_Together | None] = ContextVar("together", default=None)
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Give all files that are written within their names when the block ends well, and none of them when it does not;
+    `make_folder` and `remove` within follow. None of the files can be read by its name before. Raises OSError."""
+    if _together.get() is not None:
+        yield
+        return
+    work = _Together()
+    before = _together.set(work)
+    try:
+        yield
+        with held():
+            for beside, target in work.complete:
+                os.replace(beside, target)
+            for path in work.removed:
+                path.unlink(missing_ok=True)
+            work.complete, work.made = [], []
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for beside, _ in work.complete:
+                beside.unlink(missing_ok=True)
+            for folder in reversed(work.made):
+                folder.rmdir()  # which fails where somebody else has put something there
+        raise
+    finally:
+        _together.reset(before)
+
+
+def make_folder(folder: Path, *, parents: bool = True) -> None:
+    """Make a folder, with `parents` also those that it lies in, where there is none. Raises OSError."""
+    if (work := _together.get()) is not None:
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
+        work.made += reversed(missing)
+    folder.mkdir(parents=parents, exist_ok=True)
+
+
+def remove(path: Path) -> None:
+    """Take a file away. Raises OSError."""
+    if (work := _together.get()) is None:
+        path.unlink()
+    else:
+        work.removed.append(path)
 
 
 BESIDE = ".part"

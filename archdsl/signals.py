@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from typing import NoReturn
+from collections.abc import Iterator
 
 _asked: type[BaseException] | None = None
+_holding = 0
 
 
 class StoppedError(KeyboardInterrupt):
@@ -30,10 +31,23 @@ def watch() -> None:
             signal.signal(signal.SIGINT, _stop)
 
 
-def _stop(number: int, frame: object) -> NoReturn:
+def _stop(number: int, frame: object) -> None:
     global _asked
     _asked = StoppedError if number == signal.SIGINT else TerminatedError
-    raise _asked
+    if not _holding:
+        raise _asked
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Let what is done within come to its end before the process ends: it takes no time."""
+    global _holding
+    _holding += 1
+    try:
+        yield
+    finally:
+        _holding -= 1
+    stop_if_asked()
 
 
 def stop_if_asked() -> None:

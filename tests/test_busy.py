@@ -27,7 +27,7 @@ CALLS = {
     "fmt": ("--check", "tiny.arch"),
     "generate": ("tiny.arch", "--prompt", "1 2 3", "--max-new-tokens", "4"),
     "hardware": (),
-    "import": ("config.json",),
+    "import": ("config.json", "-o", "theirs.arch"),
     "init": ("tiny.arch", "-o", "tiny.safetensors"),
     "list": ("--family", "gpt2"),
     "run": ("tiny.arch",),

@@ -284,3 +284,104 @@ def test_stopped_in_an_import(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "archdsl: interrupted\n")
+
+
+AT_EACH_MOMENT = """
+import os, shutil, signal, sys
+from pathlib import Path
+from archdsl import files, signals
+from archdsl.cli import frame
+
+def contents(folder):
+    paths = sorted(Path(folder).rglob("*"))
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in paths}
+
+def at(number):
+    \"\"\"A Ctrl-C around the call of that number that makes, renames or removes a file, or flushes its bytes.\"\"\"
+    calls = iter(range(10**6))
+    def watched(work):
+        def called(*args, **kwargs):
+            if next(calls) == number:
+                signal.raise_signal(signal.SIGINT)
+            found = work(*args, **kwargs)
+            if next(calls) == number:
+                signal.raise_signal(signal.SIGINT)
+            return found
+        return called
+    for name in ("replace", "open", "chmod"):
+        setattr(os, name, watched(ORIGINAL[name]))
+
+ORIGINAL = {name: getattr(os, name) for name in ("replace", "open", "chmod")}
+shutil.copytree("work", "before")
+new = None
+for number in range(-1, 400):
+    shutil.rmtree("work")
+    shutil.copytree("before", "work")
+    before = contents("work")
+    os.chdir("work")
+    signals._asked = None
+    at(number)
+    sys.argv = ["archdsl", *sys.argv[1:]]
+    try:
+        frame.main()
+    except SystemExit as ended:
+        status = ended.code
+    finally:
+        for name, work in ORIGINAL.items():
+            setattr(os, name, work)
+        os.chdir("..")
+    after = contents("work")
+    if number < 0:
+        new = after
+        assert status == 0 and new != before, status
+    elif status == 0:
+        assert after == new
+        print(number)
+        break
+    else:
+        assert status == 130, status
+        assert after in (before, new), (number, sorted(set(after) ^ set(before)), sorted(set(after) ^ set(new)))
+"""
+FOLDERS = {
+    "torch": ["compile", "tiny.arch", "-o", "out.py"],
+    "onnx": ["compile", "tiny.arch", "--to", "onnx", "--seed", "1", "--store", "onnx_data", "-o", "out.onnx"],
+    "steps": ["compile", "tiny.arch", "--to", "onnx", "--seed", "1", "--decode", "-o", "new/"],
+    "classes": [
+        "compile",
+        "tiny.arch",
+        "--to",
+        "hf",
+        "--remote-code",
+        "--seed",
+        "1",
+        "--eos-token-id",
+        "1",
+        "-o",
+        "old",
+    ],
+    "over": ["compile", "tiny.arch", "--to", "hf", "--remote-code", "--seed", "1", "-o", "old"],
+    "init": ["init", "tiny.arch", "-o", "old.safetensors"],
+    "fmt": ["fmt", "untidy.arch"],
+    "svg": ["sweep", "tiny.arch", "--set", "layers=1,2", "--plot", "out.svg"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", FOLDERS)
+def test_stopped_at_each_moment(command: str, tmp_path: Path) -> None:
+    """Around each call that makes, renames or completes a file: all of the new files are there, or all of the old."""
+    work = tmp_path / "work"
+    (work / "old").mkdir(parents=True)
+    (work / "tiny.arch").write_text(TINY)
+    (work / "untidy.arch").write_text(TINY.replace("  ", "      "))
+    for name in ("old/config.json", "old/model.safetensors", "out.onnx", "old.safetensors", "out.svg", "out.py"):
+        (work / name).write_text("old")
+    code = [sys.executable, "-c", AT_EACH_MOMENT, *FOLDERS[command]]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(code, cwd=tmp_path, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    moments = int(done.stdout.split()[-1])
+    assert moments >= 6
+    said = [line for line in done.stderr.splitlines() if line.startswith("archdsl: interrupted")]
+    assert len(said) == moments
+    assert "Traceback" not in done.stderr

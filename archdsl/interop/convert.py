@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from archdsl.diagnostics import ArchError, Diagnostic, did_you_mean, error, shortened
 from archdsl.diagnostics.source import Source, printable
-from archdsl.files import write_text
+from archdsl.files import together, write_text
 from archdsl.frontend.load import load
 from archdsl.frontend.modules import RESERVED
 from archdsl.interop import compare
@@ -153,12 +153,14 @@ def import_folder(
     if weights and folder.shapes:
         mapper = Mapper(found, model, folder.shapes)
         path = output.with_suffix(".safetensors")
-        with progress(model) as told:
-            weights_from(folder, mapper, path, told)
         report.weights, report.tensors, report.doubts = str(path), len(mapper.taken), doubts(mapper)
-    if weights:
-        report.files += map(str, carry(beside, output))
-    write_text(output, text)
+    with together():
+        if report.weights is not None:
+            with progress(model) as told:
+                weights_from(folder, mapper, path, told)
+        if weights:
+            report.files += map(str, carry(beside, output))
+        write_text(output, text)
     if check:
         unread = [*found.drops, *(d.removeprefix(found.base) for d in found.drops)]
         try:
@@ -319,6 +321,7 @@ def _origin(folder: Folder | GgufFile, mapping: CheckpointFile) -> Model:
     return model
 
 
+@together()
 def convert_to(
     model: Model, weights: Path, output: Path, mapping: str | None = None, progress: Progress | None = None
 ) -> int:

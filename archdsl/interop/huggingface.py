@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from archdsl.diagnostics import ArchError, Diagnostic, error, nearest, shortened
 from archdsl.diagnostics.source import Source, printable
-from archdsl.files import MAX_CONFIG, MAX_JSON, read_bytes, read_json, write_text, written_beside
+from archdsl.files import MAX_CONFIG, MAX_JSON, make_folder, read_bytes, read_json, write_text, written_beside
 from archdsl.interop.checkpoint_file import CheckpointFile, MappedField, shipped
 from archdsl.interop.importing import CONSTANTS, MOST_LAYERS, Layers, counts_of, numbers_of, whole, worth
 from archdsl.interop.mapping import Mapper, Shape, pattern
@@ -557,7 +557,7 @@ def weights_to(
             filled = 0
         shards[-1].append(t)
         filled += size
-    output.mkdir(parents=True, exist_ok=True)
+    make_folder(output)
     where: dict[str, str] = {}
     with checkpoint:
         for i, shard in enumerate(shards):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from archdsl.backends.huggingface.folder import copied, drawn
 from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.kinds import Kind, kind_of_model
-from archdsl.files import write_text
+from archdsl.files import make_folder, together, write_text
 from archdsl.frontend.load import load
 from archdsl.interop.checkpoint_file import CheckpointFile, shipped
 from archdsl.interop.config_json import json_text, whole_config
@@ -220,17 +220,22 @@ def save(
     same = says_all(found.mapping, found.kind, said, found.model)
     config = whole_config(found.mapping, found.kind, found.model, token_ids(beside) | said, same)
     config |= {**(tokens or {}), "dtype": dtype_of(said, types)}
-    output.mkdir(parents=True, exist_ok=True)
-    if weights is not None or seed is not None:
-        with TemporaryDirectory(dir=output, prefix=".weights.") as folder:
+    with ExitStack() as stack:
+        stored = None
+        if weights is not None or seed is not None:
+            near = next(path for path in output.absolute().parents if path.is_dir())
+            folder = stack.enter_context(TemporaryDirectory(dir=near, prefix=f".{output.name[:50]}."))
             stored = Path(folder) / "model.safetensors"
             if weights is not None:
                 copied(Checkpoint(weights), stored, found.names)
             elif seed is not None:
                 drawn(model, stored, found.names, seed)
+        stack.enter_context(together())
+        make_folder(output)
+        if stored is not None:
             weights_to(found.model, mapper, stored, output, "".join(config.get("architectures", ())), progress)
-    files = copy(beside, output, tokens)
-    write_text(output / CONFIG, json_text(config))
+        files = copy(beside, output, tokens)
+        write_text(output / CONFIG, json_text(config))
     return [*sorted(output.glob("model*.safetensors*")), *files, output / CONFIG]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from archdsl.files import MAX_CONFIG, open_regular, read_json, write_text, written_beside
+from archdsl.files import MAX_CONFIG, make_folder, open_regular, read_json, remove, write_text, written_beside
 
 if TYPE_CHECKING:
     from archdsl.ir.graph import Model
@@ -61,10 +61,10 @@ def carry(files: Mapping[str, bytes], output: Path) -> list[Path]:
     if folder.is_dir():
         for name, path in files_beside_tensors(folder).items():
             if name not in files:
-                path.unlink()
+                remove(path)
     for name, content in files.items():
         target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         with written_beside(target) as beside:
             beside.write_bytes(content)
     return [folder / name for name in files]
@@ -95,7 +95,7 @@ def copy(files: Mapping[str, Path], folder: Path, tokens: Mapping[str, Any] | No
         target = folder / name
         copies.append(target)
         if not (target.exists() and target.samefile(source)):
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             with open_regular(source) as file, written_beside(target) as beside, beside.open("wb") as copied:
                 shutil.copyfileobj(file, copied)
     if TOKENIZER in files and TOKENIZER_CONFIG not in files:

@@ -15,7 +15,7 @@ from archdsl.backends.huggingface.module import LibraryWriter
 from archdsl.backends.torch.numbers import value_of
 from archdsl.backends.torch.python import field_name
 from archdsl.diagnostics import ArchError
-from archdsl.files import write_text, written_beside
+from archdsl.files import make_folder, together, write_text, written_beside
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Model
 from archdsl.ir.walk import ops_below
@@ -28,6 +28,7 @@ OF_TEXTS = ("finetuning_task", "id2label", "label2id", "problem_type", "task_spe
 """Fields of a config that hold whatever the model computes."""
 
 
+@together()
 def save(
     model: Model,
     output: Path,
@@ -60,7 +61,7 @@ def save(
     checkpoint = Checkpoint(weights) if weights is not None else None
     if checkpoint is not None:
         checkpoint.demand(saved(model))
-    output.mkdir(parents=True, exist_ok=True)
+    make_folder(output)
     found: list[Path] = []
     paths = writer.classes.decoder.outlined.paths
     if no_type is not None:

@@ -25,7 +25,7 @@ from archdsl.backends.onnx.tokens import Tokens, with_those_of
 from archdsl.backends.onnx.write import Written, write
 from archdsl.diagnostics import error
 from archdsl.estimates.params import vocabulary
-from archdsl.files import write_text
+from archdsl.files import together, write_text
 from archdsl.frozen import Frozen
 from archdsl.ir.graph import Model
 from archdsl.passes.decode import DecodePlan, decoding, plan
@@ -198,6 +198,7 @@ class _UnlikeError(Exception):
     """The runtimes cannot feed the graph."""
 
 
+@together()
 def save_graph(model: Model, output: str | Path, options: GraphOptions, storage: Storage) -> OnnxFiles:
     """Write the graph of a model for whole sequences, its weights, and, into a directory, what optimum and
     transformers.js must be told of a model that does not generate. Errors as of `write` and `save`."""
@@ -221,6 +222,7 @@ def save_graph(model: Model, output: str | Path, options: GraphOptions, storage:
     return replace(files, configs=tuple(found))
 
 
+@together()
 def save_steps(model: Model, output: str | Path, tokens: Tokens, options: GraphOptions, storage: Storage) -> OnnxFiles:
     """Write the graphs that generate, their weights in one file, and, into a directory, what runtimes must be told.
 

@@ -25,7 +25,7 @@ from archdsl.backends.onnx.opset import at_opset
 from archdsl.backends.onnx.quantize import Quantized, in_rows, quantized
 from archdsl.backends.onnx.write import Written
 from archdsl.diagnostics import ArchError, error
-from archdsl.files import open_regular, written_beside
+from archdsl.files import make_folder, open_regular, together, written_beside
 from archdsl.frozen import Frozen
 from archdsl.ir.graph import Model
 from archdsl.ir.weights import WeightInfo
@@ -129,9 +129,10 @@ def save(graphs: Mapping[Path, Written], model: Model, storage: Storage) -> Onnx
     if not given and (matrices or store != "safetensors"):
         why = "quantization needs the numbers of the weights" if matrices else "no numbers can be stored in the file"
         raise error("E0504", f"{why}: the model has no weights yet", help="give `--weights FILE` or `--seed N`")
-    first.parent.mkdir(exist_ok=True)
     turned = matmul_ready(every) if store != "safetensors" else frozenset()
     with ExitStack() as stack:
+        stack.enter_context(together())
+        make_folder(first.parent, parents=False)
         pieces: Pieces = _pieces(model, checkpoint, seed, stack)
         file: Path | None = None
         if store == "inline":
