@@ -115,6 +115,15 @@ EDITS: dict[str, tuple[list[tuple[str, str]], list[str]]] = {
             "attention: mha: position none → rope(theta: 10,000)",
         ],
     ),
+    "init": (
+        [(GPT2.splitlines()[9] + "\n", "")],
+        [
+            "attention_norm: layernorm: init of bias depth_scaled(std: 0.02, layers: 12) → default",
+            "attention: mha: init_std 0.02 → none",
+            "ffn_norm: layernorm: init of bias depth_scaled(std: 0.02, layers: 12) → default",
+            "ffn: mlp: init_std 0.02 → none",
+        ],
+    ),
     "a block's name": ([("decoder(", "layer(")], ["blocks: decoder → blocks: layer: renamed"]),
     "another layer": (
         [("layers * decoder", "decoder(heads: 6, layers: layers) + layers * decoder")],
@@ -202,6 +211,7 @@ OWN = [
     ("relu -> ", "", ["relu: removed"]),
     ("return x -> linear(n)", "return (x * 0.5) -> linear(n)", ["times: added"]),
     ("linear(n)", "linear(n, bias: false)", ["up: linear: bias true → false"]),
+    ("  return x", "  z = x * 2\n  return x", []),
     ("as down", "as lower", ["down: linear → lower: linear: renamed"]),
     ("b(heads", "mine(heads", ["b → mine: renamed"]),
     ("heads = 2", "heads = 4", ["heads: 2 → 4"]),

@@ -176,10 +176,12 @@ class _Side:
                 read = [
                     tokens.setdefault(v, f"outer {len(tokens)}") if v is not None else "" for v in _all_inputs(node)
                 ]
-                does = self.of_node(node)
+                does, outputs = self.of_node(node), node_outputs(node)
+                digest = _digest(does.plain, *read)
+                tokens |= {v: f"{digest} {i}" for i, v in enumerate(outputs)}
                 names.append(does.named)
-                made.append(_digest(does.plain, *read))
-                tokens |= {v: f"{made[-1]} {i}" for i, v in enumerate(node_outputs(node))}
+                if is_module(node) or not outputs or subgraphs(node):  # others do nothing where nothing reads them
+                    made.append(digest)
             results = [tokens.get(v, "outer") if v is not None else "" for v in graph.outputs]
             plain = _digest(*results, *sorted(made))
             self.digests[graph] = Content(plain, _digest(plain, *sorted(names)))
@@ -543,14 +545,14 @@ class _Aligner:
             before, after = known
             if name.startswith(told) or before.value == after.value or before.written == after.written:
                 continue
-            if None not in (before.value, after.value) or (library and a.kind != b.kind and _alone(*known)):
+            if None not in (before.value, after.value) or (library and _alone(*known)):
                 found.append(Change(name, *("none" if k.value is None else _number(k.value) for k in known)))
         return found
 
 
 def _alone(*known: Known) -> bool:
-    """Whether an option that only one of two kinds of blocks has is a number of its own, and does not follow from what
-    is told elsewhere."""
+    """Whether an option that only one of two blocks has is a number of its own, and does not follow from what is told
+    elsewhere."""
     return any(k.value and k.written[:1].isdigit() for k in known)
 
 
@@ -649,7 +651,7 @@ def _compare_reads(a: list[Part], b: list[Part], matched: Mapping[int, int], pai
         if any({matched[s] if isinstance(s, int) else s for s in x} != y for x, y in ports):
             read = [{s for port in ports for s in port[k]} for k in (0, 1)]
             texts = [side.text(found) for side, found in zip(sources, read, strict=True)]
-            if texts[0] != texts[1]:
+            if texts[0] != texts[1]:  # of primitives without a name one is as good as another
                 pairs[j].changes.append(Change("reads", *texts))
                 pairs[j].status = "changed"
 
