@@ -16,9 +16,10 @@ import archdsl
 from archdsl.api import list_zoo
 from archdsl.estimates import counts
 from archdsl.report import svg as drawing
-from archdsl.report.diagram import MOST, Box, BoxGroup, Work, drawings
+from archdsl.report.diagram import MOST, Box, BoxGroup, drawings
 from archdsl.report.fonts import width_of
 from archdsl.report.layout import BAR, LEAST, LINE, RADIUS, TEXT, Scene
+from archdsl.report.shares import Work
 from archdsl.resources import imported_files
 
 Rect = tuple[float, float, float, float]

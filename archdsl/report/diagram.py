@@ -8,16 +8,14 @@ through them. Each box knows its share of the parameters, or of another measure.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from itertools import groupby
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from archdsl.diagnostics import error
-from archdsl.estimates.counts import Counts
 from archdsl.estimates.kinds import ATTENTION
 from archdsl.estimates.mask_density import looks_back
 from archdsl.frozen import Frozen
@@ -34,15 +32,12 @@ from archdsl.ir.graph import (
     ParamNode,
     ScanNode,
     Value,
-    Weight,
     WeightNode,
     subgraphs,
 )
 from archdsl.ir.masks import RULES, Mask
-from archdsl.ir.static import SharedModule
-from archdsl.ir.walk import calls_of, every_node, runs
-from archdsl.ir.weights import shape_of
 from archdsl.ir.wording import one_of
+from archdsl.report.shares import Claim, Measure, Parameters, Shares, amounts, nodes_below
 from archdsl.report.written import (
     constant_text,
     headed,
@@ -59,10 +54,6 @@ Sees = Literal["", "all", "before", "near", "near before"]
 """Which keys the queries of attention see; '' of what is no attention."""
 Mark = Literal["", "+", "-", "~"]
 """Of two models side by side: what was added, removed, changed."""
-
-
-Claim = tuple[tuple[tuple[int, int], ...], float]
-"""How much a box stands for. It counts where each (thing, use) is the first use of that thing that is drawn."""
 
 
 @dataclass
@@ -155,25 +146,6 @@ DISTINCT = 3
 SIGNS = {"+": "+", "-": "−", "*": "×", "/": "÷", "//": "//", "%": "mod", "**": "^"}
 
 
-class Measure(Protocol):
-    """What boxes are measured by."""
-
-    once: bool
-    """Whether what is shared counts at its first use alone."""
-
-    def own(self, node: Node) -> float:
-        """Of one use of a node; without what is shared, where that counts once."""
-
-    def common(self, shared: SharedModule) -> float:
-        """Of something shared."""
-
-    def steps(self, node: ScanNode) -> float:
-        """How often the body of a scan counts."""
-
-    def turn(self, body: Graph) -> float:
-        """Of one turn of a loop."""
-
-
 def diagram(drawn: Model | Block, depth: int = DEEPEST, measure: Measure | None = None) -> Diagram:
     """The drawing of a model or of one block, as deep as it may have without more than `MOST` boxes."""
     return next(drawings(drawn, depth, measure))
@@ -191,24 +163,10 @@ def drawings(drawn: Model | Block, depth: int = DEEPEST, measure: Measure | None
 
 def block_of(model: Model, name: str) -> Block:
     """The first block of that name in a model. Raises ArchError (E0210) where it has none."""
-    blocks = {n.block.name: n.block for n in reversed(list(_nodes_below(model.block))) if isinstance(n, CallNode)}
+    blocks = {n.block.name: n.block for n in reversed(list(nodes_below(model.block))) if isinstance(n, CallNode)}
     if name not in blocks:
         raise error("E0210", f"{model.name} applies no block `{name}`", help=one_of(name, blocks, "it has"))
     return blocks[name]
-
-
-def _nodes_below(root: Block) -> Iterator[Node]:
-    """The nodes of a block and of all that it applies, each distinct block once: what is called last comes first."""
-    seen: set[Block] = set()
-    todo = [root]
-    while todo:
-        block = todo.pop()
-        if block not in seen:
-            seen.add(block)
-            nodes = list(every_node(block.graph))
-            yield from nodes
-            todo += [call.block for node in nodes for call in calls_of(node)]
-            todo += [block.before] if block.before is not None else []
 
 
 def _draw(drawn: Model | Block, depth: int, measure: Measure) -> Diagram:
@@ -226,94 +184,12 @@ def _draw(drawn: Model | Block, depth: int, measure: Measure) -> Diagram:
         box = pen.box(root, "output", [title, shape_text(value)])
         pen.arrows += [Arrow(s, box.id) for s in pen.sources(env, value, root)]
     found = _tidy(Diagram(root, pen.arrows, closed=list(pen.closed.values())), pen.carried)
-    weigh(found)
+    for box, amount in zip(root.boxes(), amounts([box.claims for box in root.boxes()]), strict=True):
+        box.weight = amount
+        found.measured += amount
+    for box in root.boxes():
+        box.weight /= found.measured or 1.0
     return found
-
-
-# --- how much a box stands for ----------------------------------------------------------------------------------------
-
-
-class Parameters:
-    """The parameters of boxes; what several share counts at the first of them."""
-
-    once = True
-
-    def __init__(self) -> None:
-        self.counts = Counts()
-
-    def own(self, node: Node) -> float:
-        if isinstance(node, ParamNode):
-            return _trained([node.weight])
-        if not isinstance(node, OpNode | CallNode) or node.instance is not None:
-            return 0
-        called = sum(self.counts.called(call).total for call in calls_of(node))
-        return called + (_trained(node.weights) if isinstance(node, OpNode) else 0)
-
-    def common(self, shared: SharedModule) -> float:
-        if shared.block is not None:
-            return self.counts.block(shared.block).total
-        return _trained(shared.node.weights) + sum(self.counts.whole(call.block) for call in calls_of(shared.node))
-
-    def steps(self, node: ScanNode) -> float:
-        return 1
-
-    def turn(self, body: Graph) -> float:
-        return sum(times * self.own(node) for node, times, _ in runs(body))
-
-
-class Work:
-    """The FLOPs of boxes in inference, as `estimate` counts them by default."""
-
-    once = False
-
-    def __init__(self, model: Model) -> None:
-        """Raises ArchError E0503 where the model has no sizes at the default length."""
-        from archdsl.estimates.flops import NodeFlops
-
-        self.flops = NodeFlops(model)
-
-    def own(self, node: Node) -> float:
-        if isinstance(node, OpNode):
-            return self.flops.op(node)
-        return self.flops.block(node.block) if isinstance(node, CallNode) else 0
-
-    def common(self, shared: SharedModule) -> float:
-        return 0
-
-    def steps(self, node: ScanNode) -> float:
-        return self.flops.size(node.length.value)
-
-    def turn(self, body: Graph) -> float:
-        return sum(times * self.own(node) for node, times, _ in runs(body))
-
-
-def _trained(weights: Iterable[Weight]) -> int:
-    return sum(math.prod(shape_of(w)) for w in weights if w.trained)
-
-
-def _shared_by(node: Node) -> Iterator[SharedModule]:
-    """Yield what a node applies, itself and within the blocks it calls, that lives outside of them."""
-    if isinstance(node, OpNode | CallNode | WeightNode) and node.instance is not None:
-        yield node.instance
-    elif isinstance(node, OpNode | CallNode):
-        blocks = [call.block for call in calls_of(node)]
-        below = [inner for block in blocks for inner in _nodes_below(block)]
-        blocks += [call.block for inner in below for call in calls_of(inner)]
-        owned = {id(shared) for block in blocks for shared in block.instances}
-        used = [n.instance for n in below if isinstance(n, OpNode | CallNode | WeightNode) and n.instance is not None]
-        yield from (shared for shared in used if id(shared) not in owned)
-
-
-def weigh(drawn: Diagram) -> None:
-    """Set the share of each box, from what it claims: of something shared the first use that is drawn counts."""
-    first: dict[int, int] = {}
-    for thing, use in (u for box in drawn.root.boxes() for uses, _ in box.claims for u in uses):
-        first[thing] = min(use, first.get(thing, use))
-    for box in drawn.root.boxes():
-        box.weight = sum(amount for uses, amount in box.claims if all(first[thing] == use for thing, use in uses))
-    drawn.measured = sum(box.weight for box in drawn.root.boxes())
-    for box in drawn.root.boxes():
-        box.weight /= drawn.measured or 1.0
 
 
 def mark(drawn: Diagram, marks: Mapping[int, Mark]) -> None:
@@ -354,9 +230,8 @@ def _named(node: OpNode) -> str:
         return written(step)
     if _role_of_op(node) != "norm":
         return _titled(step, what)
-    of = step.removesuffix("norm").strip(
-        "_"
-    )  # where norms stand is seen, but not which of several tensors they are for
+    # Where it stands is seen, but not which of several tensors it is for.
+    of = step.removesuffix("norm").strip("_")
     return f"{written(what)} ({of})" if 0 < len(of) <= 2 else written(what)
 
 
@@ -383,16 +258,9 @@ class _Pen:
 
     def __init__(self, depth: int, measure: Measure) -> None:
         self.depth = depth
-        self.measure = measure
-        self.often = 1.0
-        """How often what is drawn now is in the model."""
-        self.within: tuple[tuple[int, int], ...] = ()
-        """The use of a shared block that is drawn now, if one is."""
-        self.uses = 0
+        self.shares = Shares(measure)
         self.prepared: dict[int, list[Claim]] = {}
         """What is prepared for the steps of a scan, by its block: the box of the steps stands for it too."""
-        self.sets: dict[int, float] = {}
-        """How often the block in which something shared lives is in the model."""
         self.arrows: list[Arrow] = []
         self.count = 0
         self.waiting: dict[int, _Waiting] = {}
@@ -410,20 +278,6 @@ class _Pen:
         box = Box(f"n{self.count}", role, name, details, [*claims])
         group.parts.append(box)
         return box
-
-    def claims(self, *nodes: Node) -> list[Claim]:
-        """What a box of these nodes stands for."""
-        found: list[Claim] = [(self.within, self.measure.own(node) * self.often) for node in nodes]
-        for shared in (s for node in nodes for s in _shared_by(node)) if self.measure.once else ():
-            self.uses += 1
-            amount = self.measure.common(shared) * self.sets.get(id(shared), 1.0)
-            found.append((((id(shared), self.uses),), amount))
-        return found
-
-    def read(self, weight: int, claims: Sequence[Claim]) -> list[Claim]:
-        """The claims of one more box that reads a raw weight: of several such boxes the first has it."""
-        self.uses += 1
-        return [((*(use for use in uses if use[0] != weight), (weight, self.uses)), n) for uses, n in claims]
 
     def group(self, within: BoxGroup, title: str, times: int = 1) -> BoxGroup:
         self.count += 1
@@ -465,9 +319,7 @@ class _Pen:
                 self.hand(env, inner, value)
         elif isinstance(node, ParamNode):
             lines = [written(node.name), shape_text(node.output)]
-            self.uses += 1
-            weight = -self.uses  # below all ids
-            claims = self.read(weight, self.claims(node))
+            weight, claims = self.shares.weight(node)
             self.waiting[id(node.output)] = _Waiting("weights", lines, claims, frozenset({id(node)}), weight)
         elif isinstance(node, WeightNode):
             self.common[id(node.output)] = node
@@ -504,11 +356,11 @@ class _Pen:
             first = next((self.waiting[id(v)] for v in values if id(v) in self.waiting), None)
             if first is not None:
                 role, lines = first.role, [*first.lines, *self.op_lines(node, tied)]
-                weight, claims = first.weight, self.read(first.weight, first.claims)
+                weight, claims = first.weight, self.shares.read(first.weight, first.claims)
                 nodes |= first.nodes
             self.waiting.update(dict.fromkeys(map(id, node.outputs), _Waiting(role, lines, claims, nodes, weight)))
             return
-        claims = self.claims(node, *(self.common[id(v)] for v in values if id(v) in self.common))
+        claims = self.shares.claims(node, *(self.common[id(v)] for v in values if id(v) in self.common))
         box = self.box(group, _role_of_op(node), self.op_lines(node, tied), claims)
         box.nodes |= _identity(node)
         if box.role == "attention":
@@ -546,11 +398,11 @@ class _Pen:
             if node.step is not None:  # what the block prepares for a scan is drawn with its steps
                 found = tuple(s for v in node.inputs if v is not None for s in self.sources(env, v, group))
                 env.update({id(v): found for v in node.outputs})
-                self.prepared[id(block)] = self.claims(node)
+                self.prepared[id(block)] = self.shares.claims(node)
                 return
             if not block.library and block.before is None:
                 self.closed.setdefault(block.name, block)
-            box = self.box(group, _role_of_block(block), _block_lines(node), self.claims(node))
+            box = self.box(group, _role_of_block(block), _block_lines(node), self.shares.claims(node))
             box.claims += self.prepared.pop(id(block.before), [])
             box.nodes |= _identity(node)
             if box.role == "attention":
@@ -559,8 +411,8 @@ class _Pen:
             said = block.before is None  # else some of them are what was prepared, under names of no concern
             told = ((v, written(name) if i and said else "") for i, (v, name) in enumerate(given) if not self.table(v))
             self.connect(env, box, group, told)
-            given_around = (v for v in node.contexts if isinstance(v, Value) and not self.table(v))
-            self.connect(env, box, group, ((v, "") for v in given_around))
+            around = ((v, "") for v in node.contexts if isinstance(v, Value) and not self.table(v))
+            self.connect(env, box, group, around)
             env.update({id(v): (box.id,) for v in node.outputs})
             return
         once = ", once for all steps" if node.step is not None else ""
@@ -578,11 +430,7 @@ class _Pen:
 
     def inside(self, node: CallNode, env: dict[int, Source], group: BoxGroup, level: int) -> None:
         """The body of a called block, in a group that is already there."""
-        block, before = node.block, (self.often, self.within)
-        if node.instance is not None and self.measure.once:
-            self.uses += 1
-            self.often, self.within = self.sets.get(id(node.instance), 1.0), ((id(node.instance), self.uses),)
-        self.sets |= {id(shared): self.often for shared in block.instances}
+        block = node.block
         local = dict(env)
         for own, value in zip(block.graph.inputs, node.inputs, strict=False):
             local[id(own)] = ()
@@ -593,8 +441,8 @@ class _Pen:
         for context, given in zip(block.contexts, node.contexts, strict=False):
             if isinstance(context.value, Value) and isinstance(given, Value):
                 self.hand(local, given, context.value)
-        self.graph(block.graph, local, group, level)
-        self.often, self.within = before
+        with self.shares.inside(node):
+            self.graph(block.graph, local, group, level)
         for value, made in zip(node.outputs, (v for v in block.graph.outputs if v is not None), strict=False):
             self.sources(local, made, group)
             self.hand(local, made, value)
@@ -606,19 +454,16 @@ class _Pen:
         carried = [self.sources(env, v, group) for v in node.starts]
         emitted: dict[int, list[Source]] = {}
         turns = Counter(node.iterations)
-        before = self.often
         for times, part in _repeats(node):
             frame = self.group(group, "", times) if times > 1 and len(part) > 1 else group
             for bodies, count in part:
                 often = count if frame is not group else count * times
                 # Of bodies that are drawn as one, the first stands for their mean.
-                first = self.measure.turn(node.bodies[bodies[0]])
-                whole = sum(turns[i] * self.measure.turn(node.bodies[i]) for i in bodies) if len(bodies) > 1 else first
-                mean = whole / sum(turns[i] for i in bodies) / first if len(bodies) > 1 and first else 1.0
-                self.often = before * times * count * mean
-                carried, given = self.turn(node, bodies, carried, env, frame, level, often)
+                of = [self.shares.of_turn(node.bodies[i]) for i in bodies] if len(bodies) > 1 else [1.0]
+                whole = sum(turns[i] * n for i, n in zip(bodies, of, strict=True)) / sum(turns[i] for i in bodies)
+                with self.shares.times(times * count * (whole / of[0] if of[0] else 1.0)):
+                    carried, given = self.turn(node, bodies, carried, env, frame, level, often)
                 emitted.update(dict.fromkeys(bodies, given))
-        self.often = before
         env.update({id(v): s for v, s in zip(node.outputs, carried, strict=False)})
         for turn, values in zip(node.iterations, node.emitted, strict=False):
             env.update({id(v): s for v, s in zip(values, emitted.get(turn, []), strict=False)})
@@ -671,7 +516,8 @@ class _Pen:
     ) -> tuple[list[Source], list[Source]]:
         """One box for turns that are like some which are drawn."""
         lines = [title, f"× {times:,}" if times > 1 else ""]
-        box = self.box(group, "weights", lines, [(self.within, self.measure.turn(body) * self.often)])
+        claims = [(self.shares.within, self.shares.of_turn(body) * self.shares.often)]
+        box = self.box(group, "weights", lines, claims)
         self.arrows += [Arrow(s, box.id) for sources in carried for s in sources]
         self.carried.add(box.id)
         return [(box.id,)] * len(carried), [(box.id,)] * (len(body.outputs) - len(carried))
@@ -679,7 +525,6 @@ class _Pen:
     def scan(self, node: ScanNode, env: dict[int, Source], group: BoxGroup, level: int) -> None:
         length = node.length
         inner = self.group(group, f"For each of {number_text(length)} steps")
-        before, self.often = self.often, self.often * self.measure.steps(node)
         local = dict(env)
         states: list[Box] = []
         carried = len(node.starts)
@@ -691,8 +536,8 @@ class _Pen:
                 self.arrows += [Arrow(s, state.id, "starts as") for s in self.sources(env, start, group)]
         for own, sequence in zip(node.body.inputs[carried:], node.sequences, strict=True):
             local[id(own)] = self.sources(env, sequence, group)
-        self.graph(node.body, local, inner, level)
-        self.often = before
+        with self.shares.times(self.shares.measure.steps(node)):
+            self.graph(node.body, local, inner, level)
         outputs = node.body.outputs
         ends = [self.sources(local, v, inner) if v is not None else () for v in outputs]
         for state, sources in zip(states, ends, strict=False):
@@ -739,7 +584,7 @@ def _block_lines(node: CallNode) -> list[str]:
 
 def _role_of_block(block: Block) -> Role:
     role: Role = "op"
-    for node in _nodes_below(block):
+    for node in nodes_below(block):
         if isinstance(node, OpNode):
             if node.copies is not None:
                 return "experts"

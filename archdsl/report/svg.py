@@ -16,10 +16,11 @@ from archdsl.diagnostics import error
 from archdsl.files import write_text, written_beside
 from archdsl.ir.graph import Block, Model
 from archdsl.packages import install
-from archdsl.report.diagram import DEEPEST, Box, Mark, Role, Sees, Work, drawings, mark
+from archdsl.report.diagram import DEEPEST, Box, Mark, Role, Sees, drawings, mark
 from archdsl.report.fonts import SIZES, width_of
 from archdsl.report.layout import LEAST, LINE, RADIUS, TEXT, Line, PlacedBox, PlacedFrame, Point, Scene, beside, lay_out
 from archdsl.report.page import page
+from archdsl.report.shares import Work
 
 Theme = Literal["auto", "light", "dark"]
 Bars = Literal["params", "flops"]
