@@ -11,6 +11,7 @@ from cli_tools import TINY, run
 
 import archdsl
 from archdsl.diagnostics import ArchError
+from archdsl.estimates import fit as fits
 from archdsl.estimates.fit import fit, period
 from archdsl.estimates.memory import estimate as count
 from archdsl.estimates.mesh import parse_mesh
@@ -527,3 +528,23 @@ def test_memory_of_a_device_is_filled_as_its_kernels_take_it() -> None:
     assert layers == {"known": 11, "plain": 14}
     with pytest.raises(ArchError, match="the same budget"):
         archdsl.fit("llama3", vary="layers", accelerator="v100_sxm_32gb", memory=31 << 30)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "options", "code"), [("tp=2", {"zero": 3}, "E0516"), ("ep=1", {"zero": 1}, "E0516"), ("pp=2", {}, "")]
+)
+@pytest.mark.parametrize("vary", ["batch", "layers,width"])
+def test_options_without_effect_are_refused_before_the_search(
+    mesh: str, options: dict[str, int], code: str, vary: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched = []
+    count = fits._Search.count
+    monkeypatch.setattr(fits._Search, "count", lambda self, values: searched.append(values) or count(self, values))
+    how: dict[str, Any] = {"vary": vary, "memory": 80 * 2**30, "mesh": mesh, **options}
+    if not code:
+        archdsl.fit("gpt2", batch=1, **how)
+        assert searched
+        return
+    with pytest.raises(ArchError, match=code):
+        archdsl.fit("gpt2", **how)
+    assert not searched

@@ -24,11 +24,18 @@ from archdsl.backends.onnx.write import Written, write
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model
 from archdsl.passes.flatten import flatten
+from archdsl.report.tables import plain_text, verify_view
 from archdsl.run import onnx
 from archdsl.run import verify as verification
 from archdsl.run.onnx import draw_inputs, open_session, run_session
 from archdsl.run.verify import difference, verify
 
+NOT_A_NUMBER = """\
+model m(width = 4)(x: [batch, width]) -> [batch, width] {
+  y = x -> linear(width)
+  return log(-1 - y * y)
+}
+"""
 EXPERTS = """\
 block layer(x: [batch, time, width]) -> [batch, time, width] {
   x += x -> rmsnorm -> mha(heads: 2, mask: causal)
@@ -307,6 +314,20 @@ def test_a_wrong_graph_disagrees(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not report.agrees
     assert report.outputs["output"].relative == pytest.approx(0.01, rel=1e-3)
     assert verify(load(text=SPEC), **options(tolerance=0.02)).agrees
+
+
+def test_numbers_that_are_nan_on_both_sides_are_counted() -> None:
+    a, b = np.array([1.0, np.nan, np.nan]), np.array([1.0, np.nan, 2.0])
+    assert (difference(a, a).nan, difference(a, a).relative) == (2, 0)
+    assert (difference(a, b).nan, difference(a, b).relative) == (1, np.inf)
+
+
+@pytest.mark.slow
+def test_verify_says_what_is_nan() -> None:
+    report = verify(load(text=NOT_A_NUMBER), **options(decode=False))
+    (said,) = report.outputs.values()
+    assert said.nan == np.prod(said.shape)
+    assert "numbers are NaN on both sides, and are not compared" in plain_text(*verify_view(report))
 
 
 def test_differences() -> None:

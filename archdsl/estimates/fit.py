@@ -43,7 +43,6 @@ from archdsl.estimates.sweep import hopeless
 from archdsl.frontend.load import Settings, Spec, load_found, request_of
 from archdsl.frozen import Frozen
 from archdsl.ir.graph import LoopNode
-from archdsl.passes.decode import planned
 from archdsl.shown import Shown
 
 if TYPE_CHECKING:
@@ -173,8 +172,8 @@ def fit(
     named = _demand(report, vary, budget, set or {}, multiple or {}, aspect)
     sizes = {name: n for name, n in named.items() if "width" not in named or not follows(name, named)}
     asked = run or Workload()
-    if memory is not None and asked.decode:
-        planned(model_)
+    if memory is not None:
+        _demand_run(model_, asked)
     ratio = _Ratio.of(sizes, aspect) if sizes.keys() >= {*ASPECT} else None
     trouble: ArchError | None = None
     reports: list[FitReport] = []
@@ -208,6 +207,16 @@ def fit(
             )
         reports = within or reports
     return next(r for r in reports if r.used >= ENOUGH * max(other.used for other in reports))
+
+
+def _demand_run(model: Model, run: Workload) -> None:
+    """Raise ArchError for a run that no sizes help: E0504 where the model cannot be decoded, E0516 for a mesh, or
+    options, without effect. What the sizes of the spec itself do not divide, others may."""
+    try:
+        memory_need(model, run)
+    except ArchError as problem:
+        if {d.code for d in problem.diagnostics} & {"E0504", "E0516"}:
+            raise
 
 
 def _demand(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import re
 import shlex
 import shutil
@@ -525,6 +526,10 @@ def verify_view(report: VerifyReport) -> Iterator[RenderableType]:
     if report.ties:
         chosen = ", ".join(f"`{name}`" for name in report.ties)
         yield f"[dim]equal values in {chosen}: compared with that of the lower index, where PyTorch may take another[/]"
+    for name, d in (*report.outputs.items(), *report.decode.items(), *report.torch_decode.items()):
+        if d.nan:
+            said = f"{_escape(name)}: {d.nan:,} of {math.prod(d.shape):,} numbers are NaN on both sides"
+            yield f"[red]{said}, and are not compared[/]"
     word = "[green]agree[/]" if report.agrees else "[red]disagree[/]"
     yield f"PyTorch and onnxruntime {word}: tolerance {report.tolerance:g}"
 

@@ -60,6 +60,8 @@ class Difference(BaseModel):
     """The largest difference."""
     relative: float
     """The same, divided by the largest number of PyTorch's output; of whole numbers, the share that differs."""
+    nan: int = 0
+    """How many numbers are NaN on both sides: these are not compared."""
 
 
 class VerifyReport(BaseModel, Shown):
@@ -417,13 +419,14 @@ def _differences(
 
 
 def difference(found: NDArray[Any], expected: NDArray[Any], dtype: str = "float32") -> Difference:
-    """The largest difference of two tensors. Positions where both are infinite alike, or both not a number, are equal;
-    one where only one of them is, is infinitely far off. Raises ValueError where their shapes differ."""
+    """The largest difference of two tensors. Where both are infinite alike they are equal, and where both are NaN is
+    counted; where only one of them is, it is infinitely far off. Raises ValueError where shapes differ."""
     if found.shape != expected.shape:
         raise ValueError(f"shapes differ: {found.shape} and {expected.shape}")
     whole = expected.dtype.kind in "iub"
     a, b = (x.astype(np.float64) for x in (found, expected))
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    nan = np.isnan(a) & np.isnan(b)
+    same = (a == b) | nan
     with np.errstate(invalid="ignore"):
         apart = np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf, posinf=np.inf))
     absolute = float(apart.max(initial=0.0))
@@ -433,4 +436,5 @@ def difference(found: NDArray[Any], expected: NDArray[Any], dtype: str = "float3
         largest = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
         relative = absolute / largest if largest else absolute
     kind = str(expected.dtype) if whole else dtype
-    return Difference(dtype=kind, shape=list(expected.shape), absolute=absolute, relative=relative)
+    shape = list(expected.shape)
+    return Difference(dtype=kind, shape=shape, absolute=absolute, relative=relative, nan=int(nan.sum()))
