@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics.source import printable
 from archdsl.ir.paths import layer_texts, ranges, starred
+from archdsl.report.written import written
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -1160,7 +1161,7 @@ def _compared(report: CompareReport) -> Iterator[tuple[str, list[str]]]:
         "context": lambda m: number(m.context),
         "attention": lambda m: ", ".join(m.attention) or "other",
         "window": lambda m: numbers(m.windows),
-        "positions": lambda m: ", ".join(m.positions) or "none found",
+        "positions": lambda m: ", ".join(map(written, m.positions)) or "none found",
         "experts": lambda m: numbers(m.experts),
         "experts per token": lambda m: numbers(m.active_experts),
         "parameters": lambda m: number(m.parameters),
