@@ -104,6 +104,12 @@ class Names(Primitives):
             help_ = "a comment starts with `#`"
         if self.bound_around(name, span):
             help_ = BIND_BEFORE.format(name=name)
+        slot = None if help_ else _slot_beside(name, scope.module, span)
+        if slot is not None:
+            labels = [Label(slot.key_span, "the name of a slot cannot be read")]
+            value = slot.value.span.text
+            short = len(value) <= LONGEST and "\n" not in value
+            help_ = f"write its value, `{value}`" if short else f"`let` gives the value of `{name}` a name"
         owner = None if help_ else _model_with(name, scope.module)
         if owner is not None:
             model, hyper = owner
@@ -223,6 +229,21 @@ def _model_with(name: str, module: SpecModule) -> tuple[str, Span] | None:
         for slot in declaration.body.slots:
             if slot.key == name and name in ("vocab", "context"):
                 return declaration.name, slot.key_span
+    return None
+
+
+LONGEST = 40
+"""Characters of a value that a help repeats."""
+
+
+def _slot_beside(name: str, module: SpecModule, span: Span) -> ast.Slot | None:
+    """The slot of this name in the model that a place stands in."""
+    for declaration in module.names.values():
+        if not isinstance(declaration, ast.ModelDecl):
+            continue
+        around = declaration.span
+        if around.source is span.source and around.start <= span.start < around.end:
+            return next((slot for slot in declaration.body.slots if slot.key == name), None)
     return None
 
 
