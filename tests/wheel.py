@@ -21,6 +21,7 @@ COMMANDS = {
     ),
     "torch": (("run", "gpt2", "--set", "layers=1", "--seq", "8"),),
     "plot": (("sweep", "gpt2", "--set", "layers=1,2", "--plot", "sweep.svg"),),
+    "png": (("show", "gpt2", "-o", "gpt2.png"),),
     "onnx-cpu": (("verify", "gpt2", "--set", "layers=1", "--seq", "8"),),
 }
 """What is run with each extra; `verify` needs torch, which comes before it."""
@@ -28,6 +29,7 @@ ADVICE = {
     ("run", "gpt2"): "pip install torch",
     ("compile", "gpt2", "--to", "onnx", "-o", "x"): "pip install onnx onnx-ir onnxruntime",
     ("sweep", "gpt2", "--set", "layers=1", "--plot", "x.svg"): "pip install matplotlib",
+    ("show", "gpt2", "-o", "x.png"): "pip install resvg-py",
     ("import", "x.gguf", "-o", "x.arch"): "pip install gguf",
 }
 """What a command says where the packages that it needs are missing."""
