@@ -263,7 +263,7 @@ def test_a_planted_fault_fails(name: str, gpu: ModuleType, tmp_path: Path, monke
     assert report["status"] == ("failed" if wrong else "ok")
     failed = report["items"][model]["failed"]
     assert len(failed) >= len(wrong)
-    assert all(said.startswith(start) for said, start in zip(failed, wrong, strict=False))
+    assert all(any(said.startswith(start) for said in failed) for start in wrong)
 
 
 def test_no_number_may_be_infinite_and_few_positions_differ_only_where_there_are_experts(gpu: ModuleType) -> None:

@@ -520,7 +520,8 @@ def test_command() -> None:
     assert found["roofline"] is None
     status, out = run("llama3_8b", "--mesh", "dp=2,tp=4,pp=2", "--micro-batches", "4", "--dtype", "bfloat16")
     assert status == 0
-    assert "dp = 2, tp = 4, pp = 2: 16 devices; bfloat16, adamw, chunked loss; 4 micro-batches of 1; sequence" in out
+    said = "on 16 devices (dp = 2, tp = 4, pp = 2): bfloat16, adamw, chunked loss; batch size 8 (4 micro-batches of 1)"
+    assert said in out
     assert "total" in out
     assert "20.0 %  of a step" in out
 

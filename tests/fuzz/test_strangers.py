@@ -1,5 +1,6 @@
 """Some inputs of `strangers.py`, and each file as it should be."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -40,5 +41,6 @@ def test_the_judge_reads_what_is_written(tmp_path: Path, monkeypatch: pytest.Mon
     def failed(*_: object) -> None:
         raise error("E0533", "too late")
 
+    monkeypatch.setattr(convert, "together", contextlib.nullcontext)
     monkeypatch.setattr(convert, "write_text", failed)
     assert judge(whole("config.json"), tmp_path).outcome == "half written"

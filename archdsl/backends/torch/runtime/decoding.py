@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archdsl.backends.torch.runtime.decoding_linear import linear
+from archdsl.backends.torch.runtime.decoding_linear import linear, packs
 
 
 class DecodingLinear(nn.Linear):
@@ -32,9 +32,10 @@ def for_decoding(model: nn.Module) -> Any:
 
 def prepacked(model: nn.Module, rows: int = 1) -> Any:
     """Return the model for decoding `rows` sequences at a time on a CPU, without gradients. It shares all weights and
-    holds packed copies of those of linear layers, which later changes of the weights do not reach."""
+    holds packed copies of those of linear layers, in types that the CPU computes in, which later changes of the weights
+    do not reach."""
     packed = for_decoding(model)
     for module in packed.modules():
-        if isinstance(module, DecodingLinear):
+        if isinstance(module, DecodingLinear) and packs(module.weight.dtype):
             module.packed = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach(), rows)
     return packed

@@ -20,6 +20,13 @@ def plain(x: Tensor, weight: Tensor) -> bool:
     return x.is_cpu and type(weight) in (Tensor, nn.Parameter) and x.dtype == weight.dtype and not more
 
 
+def packs(dtype: torch.dtype) -> bool:
+    """Return whether oneDNN packs weights of this type on this CPU."""
+    if dtype == torch.bfloat16:
+        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_fp16_supported()
+
+
 def few_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute x @ weight.T + bias by oneDNN, if PyTorch was built with it."""
     if torch.backends.mkldnn.is_available() and (x.dtype == torch.float32 or weight.is_mkldnn):
