@@ -159,15 +159,10 @@ RUNS: list[tuple[str, str]] = [
         "llama3_8b",
         "--accelerator a100_sxm_80gb --mesh tp=4,pp=2 --batch 64 --micro-batches 4 --interleave 2 --seq 8192",
     ),
-    ("llama3_70b", "--accelerator h100_sxm"),
-    ("llama3_8b", "--accelerator l40s --devices 2 --batch 80 --micro-batches 5 --seq 8192"),
     ("llama3_8b", "--accelerator a10 --mesh dp=2,tp=4 --seq 8192 --loss eager --attention eager"),
-    ("deepseek_v3", "--accelerator h200_sxm --mesh dp=8,tp=8,ep=8"),
-    ("gemma3_4b", "--accelerator l40s --devices 4 --batch 32 --micro-batches 2 --loss eager"),
     ("gpt2", "--accelerator t4 --batch 64 --checkpoint full --checkpoint-every 4"),
     ("gpt2_xl", "--accelerator rtx_4090 --batch 4 --dtype float32"),  # no network: at most a machine
     ("mamba_130m", "--accelerator l4 --batch 64"),
-    ("jamba", "--accelerator b200_sxm"),
 ]
 
 
@@ -198,7 +193,7 @@ def test_advised_options_bring_the_figure(spec: str, run_at: str) -> None:
         assert status or not json.loads(out)["needs"][0]["fits"], name
 
 
-@pytest.mark.parametrize(("spec", "run_at"), [run for run in RUNS if run[0] != "deepseek_v3"])
+@pytest.mark.parametrize(("spec", "run_at"), RUNS[::2])
 def test_the_head_is_a_sentence_of_the_figures(spec: str, run_at: str) -> None:
     report = archdsl.estimate(spec, **keywords(run_at))
     assert isinstance(report, MachinesReport)

@@ -345,7 +345,6 @@ for number in range(-1, 400):
 FOLDERS = {
     "torch": ["compile", "tiny.arch", "-o", "out.py"],
     "onnx": ["compile", "tiny.arch", "--to", "onnx", "--seed", "1", "--store", "onnx_data", "-o", "out.onnx"],
-    "steps": ["compile", "tiny.arch", "--to", "onnx", "--seed", "1", "--decode", "-o", "new/"],
     "classes": [
         "compile",
         "tiny.arch",
@@ -359,7 +358,6 @@ FOLDERS = {
         "-o",
         "old",
     ],
-    "over": ["compile", "tiny.arch", "--to", "hf", "--remote-code", "--seed", "1", "-o", "old"],
     "init": ["init", "tiny.arch", "-o", "old.safetensors"],
     "fmt": ["fmt", "untidy.arch"],
     "svg": ["sweep", "tiny.arch", "--set", "layers=1,2", "--plot", "out.svg"],
