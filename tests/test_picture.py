@@ -101,7 +101,7 @@ def faults(scene: Scene, labels: int) -> dict[str, int]:
 def test_nothing_is_met_and_bars_are_shares_of_all_parameters(name: str) -> None:
     model = archdsl.load(name)
     scene, caption = drawing.figure(model)
-    drawn = {(a.source, a.target) for a in scene.drawn.arrows if a.label}
+    drawn = {(a.source, a.target) for a in scene.drawn.arrows if a.label or a.size}
     assert not faults(scene, len(drawn))
     assert len(scene.boxes) <= MOST
     text = drawing.svg(scene, caption)

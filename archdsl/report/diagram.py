@@ -122,6 +122,8 @@ class Arrow(Frozen):
     source: str
     target: str
     label: str = ""
+    size: str = ""
+    """The last axis of what goes into a frame, where it goes in."""
 
 
 @dataclass
@@ -184,6 +186,7 @@ def _draw(drawn: Model | Block, depth: int, measure: Measure) -> Diagram:
         box = pen.box(root, "output", [title, shape_text(value)])
         pen.arrows += [Arrow(s, box.id) for s in pen.sources(env, value, root)]
     found = _tidy(Diagram(root, pen.arrows, closed=list(pen.closed.values())), pen.carried)
+    _keep_sizes(found)
     for box, amount in zip(root.boxes(), amounts([box.claims for box in root.boxes()]), strict=True):
         box.weight = amount
         found.measured += amount
@@ -297,7 +300,8 @@ class _Pen:
 
     def connect(self, env: dict[int, Source], box: Box, group: BoxGroup, values: Iterable[tuple[Value, str]]) -> None:
         for value, label in values:
-            self.arrows += [Arrow(s, box.id, label) for s in self.sources(env, value, group)]
+            size = number_text(value.shape[-1]) if value.rank and value.is_float else ""
+            self.arrows += [Arrow(s, box.id, label, size) for s in self.sources(env, value, group)]
 
     def graph(self, graph: Graph, env: dict[int, Source], group: BoxGroup, level: int) -> None:
         for node in graph.nodes:
@@ -703,6 +707,23 @@ def _tidy(drawn: Diagram, carried: set[str]) -> Diagram:
     return drawn
 
 
+def _keep_sizes(drawn: Diagram) -> None:
+    """Leave the size of what goes into a frame at the first box there that takes it, and no other."""
+    inside = {group.id: {box.id for box in group.boxes()} for group in drawn.root.groups()}
+    home = {part.id: group.id for group in drawn.root.groups() for part in group.parts}
+    sums = {box.id for box in drawn.root.boxes() if box.role == "sum"}
+    told: set[tuple[str, str]] = set()
+
+    def enters(a: Arrow) -> bool:
+        frame = home.get(a.target, "")
+        if not frame or a.source in inside[frame] or a.target in sums or a.label or (a.source, frame) in told:
+            return False
+        told.add((a.source, frame))
+        return True
+
+    drawn.arrows = [a if enters(a) else Arrow(a.source, a.target, a.label) for a in drawn.arrows]
+
+
 def _keep(group: BoxGroup, used: set[str]) -> None:
     kept: list[Box | BoxGroup] = []
     for part in group.parts:
@@ -748,7 +769,7 @@ def _fold(drawn: Diagram) -> None:
             group_of[target.id].parts.remove(target)
             renamed[target.id] = source.id
     drawn.arrows = [
-        Arrow(renamed.get(a.source, a.source), renamed.get(a.target, a.target), a.label)
+        Arrow(renamed.get(a.source, a.source), renamed.get(a.target, a.target), a.label, a.size)
         for a in drawn.arrows
         if a.target not in renamed
     ]
@@ -788,7 +809,7 @@ def _contract(drawn: Diagram, most: int) -> None:
         home[s].parts.remove(source)
         drawn.arrows = list(
             dict.fromkeys(
-                Arrow(t if a.source == s else a.source, t if a.target == s else a.target, a.label)
+                Arrow(t if a.source == s else a.source, t if a.target == s else a.target, a.label, a.size)
                 for a in drawn.arrows
                 if (a.source, a.target) != (s, t)
             )

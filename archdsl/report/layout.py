@@ -246,7 +246,7 @@ class _Page:
     def __init__(self, drawn: Diagram) -> None:
         self.drawn = drawn
         self.within = {g.id: {b.id for b in g.boxes()} for g in (drawn.root, *drawn.root.groups())}
-        self.label = {(a.source, a.target): a.label for a in drawn.arrows if a.label}
+        self.label = {(a.source, a.target): a.label or a.size for a in drawn.arrows if a.label or a.size}
 
     def frame(self, group: BoxGroup) -> Frame:
         while True:
