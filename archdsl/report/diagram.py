@@ -101,7 +101,7 @@ class BoxGroup:
         return f"{self.title} × {self.times:,}".lstrip() if self.times > 1 else self.title
 
     def groups(self) -> Iterator[BoxGroup]:
-        """Every group in it and in those within it."""
+        """Yield every group below it."""
         for part in self.parts:
             if isinstance(part, BoxGroup):
                 yield part
@@ -155,8 +155,9 @@ def diagram(drawn: Model | Block, depth: int = DEEPEST, measure: Measure | None 
 
 def drawings(drawn: Model | Block, depth: int = DEEPEST, measure: Measure | None = None) -> Iterator[Diagram]:
     """Yield the drawings of no more than `MOST` boxes, the deepest first."""
+    measure = measure or Parameters()
     for level in range(depth, -1, -1):
-        found = _draw(drawn, level, measure or Parameters())
+        found = _draw(drawn, level, measure)
         if level and sum(1 for _ in found.root.boxes()) > MOST:
             continue
         _contract(found, MOST)
@@ -267,8 +268,8 @@ class _Pen:
         self.arrows: list[Arrow] = []
         self.count = 0
         self.waiting: dict[int, _Waiting] = {}
-        self.tied: dict[int, str] = {}
-        self.common: dict[int, WeightNode] = {}
+        self.tied: dict[int, WeightNode] = {}
+        """Weights of other modules, by the value that they are read as."""
         self.closed: dict[str, Block] = {}
         self.carried: set[str] = set()
         """Boxes that the next turn of a stack reads, whether or not anything does after the last."""
@@ -326,8 +327,7 @@ class _Pen:
             weight, claims = self.shares.weight(node)
             self.waiting[id(node.output)] = _Waiting("weights", lines, claims, frozenset({id(node)}), weight)
         elif isinstance(node, WeightNode):
-            self.common[id(node.output)] = node
-            self.tied[id(node.output)] = f"tied to {written(node.instance.label or node.instance.name)}"
+            self.tied[id(node.output)] = node
 
     def hand(self, env: dict[int, Source], inner: Value | None, outer: Value) -> None:
         """One value under another's id."""
@@ -337,7 +337,7 @@ class _Pen:
         if id(inner) in self.waiting:
             self.waiting[id(outer)] = self.waiting[id(inner)]
         if id(inner) in self.tied:
-            self.tied[id(outer)], self.common[id(outer)] = self.tied[id(inner)], self.common[id(inner)]
+            self.tied[id(outer)] = self.tied[id(inner)]
 
     # --- primitives ---
 
@@ -364,7 +364,7 @@ class _Pen:
                 nodes |= first.nodes
             self.waiting.update(dict.fromkeys(map(id, node.outputs), _Waiting(role, lines, claims, nodes, weight)))
             return
-        claims = self.shares.claims(node, *(self.common[id(v)] for v in values if id(v) in self.common))
+        claims = self.shares.claims(node, *tied)
         box = self.box(group, _role_of_op(node), self.op_lines(node, tied), claims)
         box.nodes |= _identity(node)
         if box.role == "attention":
@@ -373,7 +373,7 @@ class _Pen:
         for output in node.outputs:
             env[id(output)] = (box.id,)
 
-    def op_lines(self, node: OpNode, tied: list[str]) -> list[str]:
+    def op_lines(self, node: OpNode, tied: list[WeightNode]) -> list[str]:
         sign = SIGNS.get(node.op.sign)
         if sign is not None and not node.weights:
             constant = next((v for v in node.inputs if isinstance(v, Num)), None)
@@ -388,7 +388,7 @@ class _Pen:
             lines.append(" × ".join(number_text(d) for d in table[0].shape))
         elif not node.blocks:
             lines += options_text(node.op.header, node.options)
-        lines += tied
+        lines += [f"tied to {written(w.instance.label or w.instance.name)}" for w in tied]
         for name, call in node.blocks.items():
             copies = f"{number_text(node.copies)} × " if node.copies is not None else ""
             lines.append(f"{copies}{_titled('' if name == 'expert' else name, call.block.name)}")
@@ -787,6 +787,7 @@ def _contract(drawn: Diagram, most: int) -> None:
     boxes = {box.id: box for box in drawn.root.boxes()}
     home = {box.id: group for group in (drawn.root, *drawn.root.groups()) for box in group.parts}
     held = dict.fromkeys(order, 1)
+    names = {i: [box.name] if box.role not in ("op", "sum") else [] for i, box in boxes.items()}
     while len(held) > most:
         after: dict[str, str] = {}
         for a in drawn.arrows:  # no other way leads from a box to the first of those that read it
@@ -801,9 +802,9 @@ def _contract(drawn: Diagram, most: int) -> None:
         _, _, s, t = min(pairs)
         source, target = boxes[s], boxes[t]
         held[t] += held.pop(s)
-        names = [box.name for box in (source, target) if box.role not in ("op", "sum") and not box.name.startswith("…")]
+        names[t] += names.pop(s)
         target.role = next((box.role for box in (source, target) if box.role not in ("op", "sum")), "op")
-        target.name, target.details = names[0] if len(names) == 1 else "…", [f"{held[t]} steps"]
+        target.name, target.details = names[t][0] if len(names[t]) == 1 else "…", [f"{held[t]} steps"]
         target.weight += source.weight
         target.nodes |= source.nodes
         home[s].parts.remove(source)

@@ -249,7 +249,7 @@ class _Side:
     # --- its parts ---
 
     def children(self, part: Part) -> list[Part]:
-        """The parts of a part. What is shared is a part of its owner, and has none where it is used."""
+        """Return the parts of a part. A shared module is a part of its owner, and of nothing that uses it."""
         node = part.node
         if isinstance(node, SharedModule):
             return self.of_call(node.block) if node.block is not None else []
@@ -657,7 +657,7 @@ def _compare_reads(a: list[Part], b: list[Part], matched: Mapping[int, int], pai
 
 
 class _Sources:
-    """Where values of a list of parts come from: parts that are matched, or names of what comes from outside."""
+    """Finds what a value comes from: parts that both models have, by their number, or inputs, by name."""
 
     def __init__(self, parts: list[Part], matched: set[int]) -> None:
         self.parts, self.matched = parts, matched

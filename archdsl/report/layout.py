@@ -619,7 +619,7 @@ class _Layout:
 
 
 def title_width(group: BoxGroup) -> float:
-    """How wide a frame's title is: how often it is repeated, in a pill, then its name."""
+    """Return the width of a frame's title in pixels: a pill with its repetitions, then its name."""
     pill = width_of(f"× {group.times:,}", "title") + 15 if group.times > 1 else 0.0
     return pill + width_of(group.title, "title")
 

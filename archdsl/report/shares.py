@@ -21,13 +21,13 @@ class Measure(Protocol):
     """What boxes are measured by."""
 
     def own(self, node: Node) -> float:
-        """Of one use of a node; without what is shared, where that counts once."""
+        """Return what one use of a node counts for, without what is shared and counts once."""
 
     def common(self, shared: SharedModule) -> float | None:
-        """Of something shared, which counts at its first use alone; None where each use counts."""
+        """Return what something shared counts for at its first use; None where every use counts by itself."""
 
     def steps(self, node: ScanNode) -> float:
-        """How often the body of a scan counts."""
+        """Return how often the body of a scan counts."""
 
 
 class Parameters:

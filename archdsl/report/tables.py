@@ -130,7 +130,7 @@ def _by_block(
 
 
 def params_view(report: ParamsReport, *, blocks: bool = True) -> Iterator[RenderableType]:
-    """Totals and the rule of thumb; then, where nothing else follows, what each block holds, and what else there is."""
+    """Yield totals and the rule of thumb; with `blocks` also what each block holds, and what else can be asked."""
 
     p = report.params
     settings = ", ".join(f"{k} = {v:,}" if isinstance(v, int) else f"{k} = {v:g}" for k, v in report.config.items())
