@@ -36,8 +36,9 @@ from archdsl.ir.graph import (
     subgraphs,
 )
 from archdsl.ir.masks import RULES, Mask
+from archdsl.ir.walk import nodes_below
 from archdsl.ir.wording import one_of
-from archdsl.report.shares import Claim, Measure, Parameters, Shares, amounts, nodes_below
+from archdsl.report.shares import Claim, Measure, Parameters, Shares, amounts
 from archdsl.report.written import (
     constant_text,
     headed,
@@ -166,7 +167,7 @@ def drawings(drawn: Model | Block, depth: int = DEEPEST, measure: Measure | None
 
 def block_of(model: Model, name: str) -> Block:
     """The first block of that name in a model. Raises ArchError (E0210) where it has none."""
-    blocks = {n.block.name: n.block for n in reversed(list(nodes_below(model.block))) if isinstance(n, CallNode)}
+    blocks = {n.block.name: n.block for n in reversed([*nodes_below(model.block.graph)]) if isinstance(n, CallNode)}
     if name not in blocks:
         raise error("E0210", f"{model.name} applies no block `{name}`", help=one_of(name, blocks, "it has"))
     return blocks[name]
@@ -588,7 +589,7 @@ def _block_lines(node: CallNode) -> list[str]:
 
 def _role_of_block(block: Block) -> Role:
     role: Role = "op"
-    for node in nodes_below(block):
+    for node in (n for part in (block.before, block) if part is not None for n in nodes_below(part.graph)):
         if isinstance(node, OpNode):
             if node.copies is not None:
                 return "experts"

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from archdsl.estimates.counts import Counts
-from archdsl.ir.graph import Block, CallNode, Graph, Model, Node, OpNode, ParamNode, ScanNode, Weight, WeightNode
+from archdsl.ir.graph import CallNode, Graph, Model, Node, OpNode, ParamNode, ScanNode, Weight, WeightNode
 from archdsl.ir.static import SharedModule
-from archdsl.ir.walk import calls_of, every_node, runs
+from archdsl.ir.walk import calls_of, nodes_below, runs
 from archdsl.ir.weights import shape_of
 
 Claim = tuple[tuple[tuple[int, int], ...], float]
@@ -152,23 +152,8 @@ def _shared_by(node: Node) -> Iterator[SharedModule]:
         yield node.instance
     elif isinstance(node, OpNode | CallNode):
         blocks = [call.block for call in calls_of(node)]
-        below = [inner for block in blocks for inner in nodes_below(block)]
+        below = [inner for block in blocks for inner in nodes_below(block.graph)]
         blocks += [call.block for inner in below for call in calls_of(inner)]
         owned = {id(shared) for block in blocks for shared in block.instances}
         used = [n.instance for n in below if isinstance(n, OpNode | CallNode | WeightNode) and n.instance is not None]
         yield from (shared for shared in used if id(shared) not in owned)
-
-
-def nodes_below(root: Block) -> Iterator[Node]:
-    """Yield the nodes of a block and of all that it applies, each distinct block once, and the parts that a scan split
-    off: what is called last comes first."""
-    seen: set[Block] = set()
-    todo = [root]
-    while todo:
-        block = todo.pop()
-        if block not in seen:
-            seen.add(block)
-            nodes = list(every_node(block.graph))
-            yield from nodes
-            todo += [call.block for node in nodes for call in calls_of(node)]
-            todo += [block.before] if block.before is not None else []
