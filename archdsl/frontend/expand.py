@@ -42,12 +42,11 @@ from archdsl.ir.static import (
 )
 from archdsl.ir.wording import one_of
 from archdsl.syntax import ast
+from archdsl.syntax.ast import NOWHERE
 from archdsl.syntax.format import format_expr, format_file
 from archdsl.syntax.layout import hyper, tensor_param, tensor_type
 from archdsl.syntax.limits import MAX_NESTING
 from archdsl.syntax.parse import parse
-
-NOWHERE = Span(Source("expanded", ""), 0, 0)
 
 
 class ExpansionError(Exception):

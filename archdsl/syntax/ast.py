@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import field, replace
 from typing import Any
 
-from archdsl.diagnostics.source import Span
+from archdsl.diagnostics.source import Source, Span
 from archdsl.frozen import Frozen
+
+NOWHERE = Span(Source("nowhere", ""), 0, 0)
+"""The span of a node that no source holds."""
 
 
 class Node(Frozen, kw_only=True):
@@ -21,7 +24,7 @@ class Node(Frozen, kw_only=True):
 
 
 class Number(Node):
-    """`text` is the literal as written: `50_257`, `1e-5`."""
+    """`text` is the literal as written: `50_257`, `1e-5`; a sign is a Unary around it."""
 
     text: str
 

@@ -2,7 +2,7 @@
 
 What the tree says is written anew; what it does not say is taken over from the source: comments, single blank lines,
 bodies on one line, an argument list that begins on a new line, and columns that the author aligned (`align.py`).
-A statement with a comment inside is left as it is.
+A statement with a comment inside is left as it is. A tree that was built in memory has no source: `_Unwritten` answers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from archdsl.diagnostics.source import Source
+from archdsl.diagnostics.source import Source, printable
 from archdsl.frozen import Frozen
 from archdsl.syntax import ast
 from archdsl.syntax.align import align
@@ -32,10 +32,30 @@ def format_expr(expr: ast.Expr) -> str:
 
 def format_file(tree: ast.File, source: Source) -> str:
     """The file in its canonical form. Parsing that gives the same tree, and formatting it again the same text."""
-    printer = _Printer(source)
+    printer = _Printer(_Written(source))
     opening, lines = printer.sequence(tree.declarations, 0, len(source.text), 0)
     text = "\n".join([*opening, *lines])
     return align(text + "\n", source.text) if text else ""
+
+
+def format_tree(tree: ast.File) -> str:
+    """A file that was built in memory, in its canonical form: a statement a line, a blank line between declarations,
+    `doc` as comment lines. Formatting the text changes nothing, and parsing it gives the tree, if names, numbers and
+    strings are as the grammar has them: a number has no sign, a string no `"` and no line end."""
+    printer = _Printer(_Unwritten())
+    text = ""
+    for declaration, before in zip(tree.declarations, (None, *tree.declarations), strict=False):
+        doc = declaration.doc if isinstance(declaration, ast.BlockDecl | ast.ModelDecl) else ""
+        if before is None:  # comment lines at the top that stand right above a declaration are its doc as well
+            text = f"{_comment_lines(tree.doc)}\n" if tree.doc and tree.doc != doc else ""
+        elif doc or type(declaration) is not type(before) or isinstance(declaration, ast.BlockDecl | ast.ModelDecl):
+            text += "\n"
+        text += f"{_comment_lines(doc)}{printer.item(declaration, 0, 0)}\n"
+    return text or _comment_lines(tree.doc)
+
+
+def _comment_lines(doc: str) -> str:
+    return "".join(f"# {line}".rstrip() + "\n" for line in printable(doc, "\n\t").split("\n")) if doc else ""
 
 
 class _Comment(Frozen):
@@ -44,46 +64,104 @@ class _Comment(Frozen):
     text: str
 
 
-class _Printer:
-    def __init__(self, source: Source) -> None:
-        self.text = source.text
-        self.comments: list[_Comment] = []
-        self.opens: list[int] = []
-        self.partner: dict[int, int] = {}
-        unclosed: list[int] = []
-        for match in _WORDS.finditer(self.text):
-            if match.lastgroup == "comment":
-                self.comments.append(_Comment(match.start(), match.end(), match[0].rstrip()))
-            elif match.lastgroup == "open":
-                unclosed.append(match.start())
-                self.opens.append(match.start())
-            elif match.lastgroup == "close" and unclosed:
-                self.partner[unclosed.pop()] = match.start()
-        self.comment_starts = [c.start for c in self.comments]
+class _Unwritten:
+    """What a tree does not say, for one without a source: no comments, each statement and body on lines of its own."""
 
-    def within(self, start: int, end: int) -> list[_Comment]:
+    def comments(self, start: int, end: int) -> list[_Comment]:
         """The comments that begin in a range."""
-        return self.comments[bisect_left(self.comment_starts, start) : bisect_left(self.comment_starts, end)]
+        return []
+
+    def verbatim(self, start: int, end: int) -> tuple[str, int]:
+        """A range as it is written, and the column that it begins in."""
+        raise TypeError("only what has a comment inside is taken as it is written")
+
+    def line_ends(self, start: int, end: int) -> int:
+        """The line ends in a range between two statements: a second one leaves a blank line."""
+        return 1
+
+    def is_line(self, start: int, end: int) -> bool:
+        """Whether a range is written on one line."""
+        return False
 
     def braces(self, start: int) -> tuple[int, int]:
         """The next pair of braces from here on."""
-        opening = self.opens[bisect_left(self.opens, start)]
-        return opening, self.partner[opening]
+        return 0, 0
+
+    def count_bodies(self, start: int, end: int) -> int:
+        """How many opening braces stand in a range."""
+        return 0
+
+    def has_else(self, item: ast.If, closing: int) -> bool:
+        """Whether something follows the closing brace of what is done if the condition holds."""
+        return bool(item.otherwise)
+
+    def is_else_if(self, closing: int, inner: ast.If) -> bool:
+        """Whether no brace stands between `else` and the `if` behind it."""
+        return True
+
+
+class _Written(_Unwritten):
+    """The same as its author wrote it."""
+
+    def __init__(self, source: Source) -> None:
+        self.text = source.text
+        self._comments: list[_Comment] = []
+        self._opens: list[int] = []
+        self._partner: dict[int, int] = {}
+        unclosed: list[int] = []
+        for match in _WORDS.finditer(self.text):
+            if match.lastgroup == "comment":
+                self._comments.append(_Comment(match.start(), match.end(), match[0].rstrip()))
+            elif match.lastgroup == "open":
+                unclosed.append(match.start())
+                self._opens.append(match.start())
+            elif match.lastgroup == "close" and unclosed:
+                self._partner[unclosed.pop()] = match.start()
+        self._comment_starts = [c.start for c in self._comments]
+
+    def comments(self, start: int, end: int) -> list[_Comment]:
+        return self._comments[bisect_left(self._comment_starts, start) : bisect_left(self._comment_starts, end)]
+
+    def verbatim(self, start: int, end: int) -> tuple[str, int]:
+        return self.text[start:end], start - (self.text.rfind("\n", 0, start) + 1)
+
+    def line_ends(self, start: int, end: int) -> int:
+        return self.text.count("\n", start, end)
+
+    def is_line(self, start: int, end: int) -> bool:
+        return "\n" not in self.text[start:end]
+
+    def braces(self, start: int) -> tuple[int, int]:
+        opening = self._opens[bisect_left(self._opens, start)]
+        return opening, self._partner[opening]
+
+    def count_bodies(self, start: int, end: int) -> int:
+        return bisect_left(self._opens, end) - bisect_left(self._opens, start)
+
+    def has_else(self, item: ast.If, closing: int) -> bool:
+        return closing < item.span.end - 1
+
+    def is_else_if(self, closing: int, inner: ast.If) -> bool:
+        return "{" not in _WORDS.sub(lambda m: m["open"] or "", self.text[closing + 1 : inner.span.start])
+
+
+class _Printer:
+    def __init__(self, written: _Unwritten) -> None:
+        self.written = written
 
     # --- sequences ------------------------------------------------------------------------------------------------
 
     def sequence(self, items: Sequence[Item], start: int, end: int, indent: int) -> tuple[list[str], list[str]]:
         """Items and the comments between them: what belongs on the line that opens the range, and the lines below."""
-        inside = {c.start for item in items for c in self.within(item.span.start, item.span.end)}
-        parts: list[Item | _Comment] = [c for c in self.within(start, end) if c.start not in inside]
-        parts += items
-        parts.sort(key=_start)
+        inside = {c.start for item in items for c in self.written.comments(item.span.start, item.span.end)}
+        parts: list[Item | _Comment] = [c for c in self.written.comments(start, end) if c.start not in inside]
+        parts = sorted([*parts, *items], key=_start) if parts else list(items)
         widths = self._slot_widths(parts)
         opening: list[str] = []
         lines: list[str] = []
         last = start
         for i, part in enumerate(parts):
-            breaks = self.text.count("\n", last, _start(part))
+            breaks = self.written.line_ends(last, _start(part))
             if breaks > 1 and lines:
                 lines.append("")
             if isinstance(part, _Comment):
@@ -111,7 +189,7 @@ class _Printer:
             group.clear()
 
         for i, part in enumerate(parts):
-            if self.text.count("\n", last, _start(part)) > 1:
+            if self.written.line_ends(last, _start(part)) > 1:
                 close()
             if isinstance(part, ast.Slot):
                 group.append(i)
@@ -123,12 +201,12 @@ class _Printer:
 
     def body(self, items: Sequence[Item], opening: int, closing: int, indent: int, column: int) -> str:
         """A body in its braces, from the opening one in this column."""
-        comments = self.within(opening, closing)
+        comments = self.written.comments(opening, closing)
         if not items and not comments:
             return "{}"
         # Of deeply nested bodies each would be tried twice by each around it: they are no line for a reader.
-        nested = bisect_left(self.opens, closing) - bisect_left(self.opens, opening) - 1
-        if not comments and nested < DEEP and "\n" not in self.text[opening:closing]:
+        is_shallow = self.written.count_bodies(opening, closing) <= DEEP
+        if not comments and is_shallow and self.written.is_line(opening, closing):
             texts = [self.item(item, indent + 2, 0) for item in items]
             line = f"{{ {'  '.join(t.strip() for t in texts)} }}"
             if "\n" not in line and column + len(line) <= WIDTH:
@@ -191,12 +269,12 @@ class _Printer:
 
     def _has_comment_inside(self, item: Item) -> bool:
         """Whether a comment stands where no nested body will find it."""
-        if not self.within(item.span.start, item.span.end):
+        if not self.written.comments(item.span.start, item.span.end):
             return False
-        nested = sum(len(self.within(*pair)) for pair in self._bodies(item))
+        nested = sum(len(self.written.comments(*pair)) for pair in self._bodies(item))
         if isinstance(item, (ast.BlockDecl, ast.ModelDecl)) and isinstance(item.body, ast.Body):
             return False  # a comment in the signature leaves only that as it is
-        return nested < len(self.within(item.span.start, item.span.end))
+        return nested < len(self.written.comments(item.span.start, item.span.end))
 
     def _bodies(self, item: Item | ast.Scan) -> list[tuple[int, int]]:
         """The braces of an item's own bodies."""
@@ -206,23 +284,28 @@ class _Printer:
             case ast.Assign(value=ast.For() | ast.Scan() as loop):
                 return self._bodies(loop)
             case ast.For(iterable=iterable):
-                return [self.braces(iterable.span.end)]
+                return [self.written.braces(iterable.span.end)]
             case ast.Scan(sequences=sequences):
-                return [self.braces(sequences[-1].span.end)]
-            case ast.If(condition, _, otherwise):
-                then = self.braces(condition.span.end)
-                if len(otherwise) == 1 and isinstance(otherwise[0], ast.If) and self._is_else_if(then[1], otherwise[0]):
-                    return [then, *self._bodies(otherwise[0])]
-                return [then, self.braces(then[1])] if then[1] < item.span.end - 1 else [then]
+                return [self.written.braces(sequences[-1].span.end)]
+            case ast.If(condition):
+                then = self.written.braces(condition.span.end)
+                if inner := self._else_if(item, then[1]):
+                    return [then, *self._bodies(inner)]
+                return [then, self.written.braces(then[1])] if self.written.has_else(item, then[1]) else [then]
         return []
 
-    def _is_else_if(self, closing: int, inner: ast.If) -> bool:
-        return "{" not in _WORDS.sub(lambda m: m["open"] or "", self.text[closing + 1 : inner.span.start])
+    def _else_if(self, item: ast.If, closing: int) -> ast.If | None:
+        """The `if` right behind the `else` of another one, whose first body ends with this brace."""
+        match item.otherwise:
+            case (ast.If() as inner,) if self.written.is_else_if(closing, inner):
+                return inner
+        return None
 
     def _verbatim(self, start: int, end: int, indent: int) -> str:
         """The source itself, moved to its new indentation."""
-        move = indent - (start - (self.text.rfind("\n", 0, start) + 1))
-        first, *lines = self.text[start:end].split("\n")
+        text, column = self.written.verbatim(start, end)
+        move = indent - column
+        first, *lines = text.split("\n")
         moved = []
         for line in lines:
             bare = line.strip()
@@ -233,10 +316,9 @@ class _Printer:
     def _declaration(self, item: ast.BlockDecl | ast.ModelDecl, indent: int) -> str:
         start = "model " if isinstance(item, ast.ModelDecl) else "inline block " if item.inline else "block "
         body_start = item.body.span.start
-        if self.within(item.span.start, body_start) and isinstance(item.body, ast.Body):
+        if (comments := self.written.comments(item.span.start, body_start)) and isinstance(item.body, ast.Body):
             header = self._verbatim(item.span.start, body_start, indent).rstrip()
-            commented = self.within(item.span.start, body_start)[-1].end >= len(self.text[:body_start].rstrip())
-            header += f"\n{' ' * indent}" if commented else " "
+            header += f"\n{' ' * indent}" if header.endswith(comments[-1].text) else " "
             return header + self.body(item.body.items, body_start, item.body.span.end - 1, indent, WIDTH)
         header = signature(start + item.name, item.header, len(" {"))
         if isinstance(item.body, ast.Body):
@@ -277,11 +359,10 @@ class _Printer:
             return text
         beside = f"{text} else "
         below = f"{text}\n{' ' * indent}else "
-        on_one_line = "\n" not in self.text[item.span.start : item.span.end]
+        on_one_line = self.written.is_line(item.span.start, item.span.end)
         on_one_line = on_one_line and item.span.end - item.span.start <= WIDTH
         for before in (beside,) if "\n" in then else (beside, below) if on_one_line else (below,):
-            inner = item.otherwise[0] if item.otherwise else None
-            if isinstance(inner, ast.If) and self._is_else_if(pairs[0][1], inner):
+            if inner := self._else_if(item, pairs[0][1]):
                 whole = self._if(before, inner, indent)
             else:
                 whole = before + self.body(item.otherwise, *pairs[1], indent, end_column(0, before))

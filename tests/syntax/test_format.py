@@ -1,21 +1,26 @@
 """Formatting keeps the tree and every comment, and is done after one turn."""
 
 import random
+import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archdsl.diagnostics.source import Source, Span
+from archdsl.diagnostics import ArchError
+from archdsl.diagnostics.source import Source
 from archdsl.syntax import ast
-from archdsl.syntax.format import format_expr, format_file
+from archdsl.syntax.ast import NOWHERE
+from archdsl.syntax.format import format_expr, format_file, format_tree
 from archdsl.syntax.layout import BINDING
 from archdsl.syntax.parse import parse, parse_expression, tokens
 from archdsl.syntax.parser_tables import tables
 
-EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.arch"))
-AT = Span(Source("none", ""), 0, 0)
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.arch"))
 
 SNIPPETS = """
 import "blocks/common.arch" as c
@@ -91,6 +96,89 @@ def test_small_texts(text: str, expected: str) -> None:
     assert assert_stable(text) == expected
 
 
+def built(tree: Any) -> Any:
+    """A tree as if nobody had written it: each node stands nowhere."""
+    if not isinstance(tree, ast.Node):
+        return ast.mapped(tree, built)
+    spans = {name: NOWHERE for name in tree.__dataclass_fields__ if name.endswith("span")}
+    return replace(ast.mapped(tree, built), **spans)
+
+
+def assert_built_is_stable(text: str) -> str:
+    """Printed without its source, a text says the same, and is in canonical form."""
+    tree = parse(Source("t.arch", text))
+    printed = format_tree(built(tree))
+    assert parse(Source("t.arch", printed)) == tree
+    assert formatted(printed) == printed
+    return printed
+
+
+def texts_of(folder: Path) -> list[str]:
+    """Every spec below a folder, and every one that a page quotes as far as it can be parsed."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.arch"))]
+    for page in sorted(folder.rglob("*.md")):
+        texts += re.findall(r"^```arch\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [text for text in texts if can_be_parsed(text)]
+
+
+def can_be_parsed(text: str) -> bool:
+    try:
+        parse(Source("t.arch", text))
+    except ArchError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("folder", "least"), [("specs", 150), ("examples", 5), ("tests", 5), ("docs", 10), ("archdsl", 10)]
+)
+def test_trees_without_a_source_are_printed(folder: str, least: int) -> None:
+    texts = texts_of(ROOT / folder)
+    assert len(texts) >= least
+    for text in texts:
+        assert_built_is_stable(text)
+
+
+def test_all_statements_without_a_source() -> None:
+    printed = assert_built_is_stable(SNIPPETS)
+    assert max(map(len, printed.split("\n"))) <= 120
+    assert "  if training {\n    loss aux = mean(x)\n  } else if a == b and not c {\n    buffer" in printed
+    assert "\n\ninline block nothing {}\n\nblock same(" in printed
+    assert 'import "blocks/common.arch" as c\nimport "x.arch"\n\nlet slow' in printed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# of the file\n",
+        "# of both\nblock a {}\n",
+        "# of the file\n\n# of the block,\n#\n# in two\nblock a {}\n\nmodel b {\n  mask:      x\n  placement: y\n}\n",
+        "let a = 1\nlet b = 2\n\nblock a {\n  if a {}\n  else {\n    if b {}\n    x = y\n  }\n}\n",
+        "block a {\n  if a {}\n  else if b {\n    x = y\n  } else {\n    x = z\n  }\n  return x\n}\n",
+    ],
+)
+def test_what_is_printed_without_a_source(text: str) -> None:
+    assert format_tree(built(parse(Source("t.arch", text)))) == text == formatted(text)
+
+
+def test_a_doc_stays_a_comment() -> None:
+    block = replace(
+        built(parse(Source("t.arch", "block a {}"))).declarations[0], doc="one\r\x1b[31m\u2028two\nlet b = 1"
+    )
+    printed = format_tree(ast.File((block,), span=NOWHERE, doc="the file\n"))
+    assert printed == "# the file\n#\n\n# one\ufffd\ufffd[31m\ufffdtwo\n# let b = 1\nblock a {}\n"
+
+
+def test_parts_from_a_source_keep_the_order_they_are_given() -> None:
+    """A tree may be put together of parts that stand elsewhere, in another order."""
+    block = parse(Source("t.arch", "block a {\n  x = b\n  # why\n  y = c\n}")).declarations[0]
+    assert isinstance(block, ast.BlockDecl)
+    assert isinstance(block.body, ast.Body)
+    turned = replace(block, body=replace(block.body, items=block.body.items[::-1]))
+    assert format_tree(ast.File((turned,), span=NOWHERE)) == "block a {\n  y = c\n  x = b\n}\n"
+
+
 def test_long_lines_are_broken() -> None:
     entries = ", ".join(f"argument_{i}: value_{i}" for i in range(12))
     once = assert_stable(f"let a = block_of(inner({entries}))\nlet b = block_of(\n{entries})")
@@ -121,34 +209,34 @@ WORDS = st.sampled_from(["x", "heads", "bias"])
 
 
 def _larger(inner: st.SearchStrategy[ast.Expr]) -> st.SearchStrategy[ast.Expr]:
-    args = st.lists(st.builds(ast.Arg, st.none() | WORDS, inner, span=st.just(AT)), max_size=3).map(tuple)
+    args = st.lists(st.builds(ast.Arg, st.none() | WORDS, inner, span=st.just(NOWHERE)), max_size=3).map(tuple)
     several = st.lists(inner, max_size=3).map(tuple)
-    call = st.builds(ast.Call, inner, args, span=st.just(AT))
-    name = st.builds(ast.Name, NAMES, span=st.just(AT))
+    call = st.builds(ast.Call, inner, args, span=st.just(NOWHERE))
+    name = st.builds(ast.Name, NAMES, span=st.just(NOWHERE))
     stage = name | call
-    named_stage = st.builds(ast.As, stage, WORDS, span=st.just(AT), name_span=st.just(AT))
-    part = st.builds(ast.Slice, st.none() | inner, st.none() | inner, span=st.just(AT))
-    items = st.lists(inner | part | st.just(ast.Ellipsis(span=AT)), min_size=1, max_size=3).map(tuple)
+    named_stage = st.builds(ast.As, stage, WORDS, span=st.just(NOWHERE), name_span=st.just(NOWHERE))
+    part = st.builds(ast.Slice, st.none() | inner, st.none() | inner, span=st.just(NOWHERE))
+    items = st.lists(inner | part | st.just(ast.Ellipsis(span=NOWHERE)), min_size=1, max_size=3).map(tuple)
     operators = st.sampled_from(sorted(BINDING.keys() - {"not"}))
     return (
-        st.builds(ast.Unary, st.sampled_from(["-", "~", "not"]), inner, span=st.just(AT))
-        | st.builds(ast.Binary, operators, inner, inner, span=st.just(AT))
-        | st.builds(ast.IfElse, inner, inner, inner, span=st.just(AT))
-        | st.builds(ast.List, several, span=st.just(AT))
-        | st.builds(ast.Comprehension, inner, WORDS, inner, span=st.just(AT))
+        st.builds(ast.Unary, st.sampled_from(["-", "~", "not"]), inner, span=st.just(NOWHERE))
+        | st.builds(ast.Binary, operators, inner, inner, span=st.just(NOWHERE))
+        | st.builds(ast.IfElse, inner, inner, inner, span=st.just(NOWHERE))
+        | st.builds(ast.List, several, span=st.just(NOWHERE))
+        | st.builds(ast.Comprehension, inner, WORDS, inner, span=st.just(NOWHERE))
         | call
-        | st.builds(ast.Index, inner, items, span=st.just(AT))
-        | st.builds(ast.As, call, WORDS, span=st.just(AT), name_span=st.just(AT))
+        | st.builds(ast.Index, inner, items, span=st.just(NOWHERE))
+        | st.builds(ast.As, call, WORDS, span=st.just(NOWHERE), name_span=st.just(NOWHERE))
         | st.builds(
-            ast.Pipeline, inner, st.lists(stage | named_stage, min_size=1, max_size=3).map(tuple), span=st.just(AT)
+            ast.Pipeline, inner, st.lists(stage | named_stage, min_size=1, max_size=3).map(tuple), span=st.just(NOWHERE)
         )
     )
 
 
 LEAVES = (
-    st.builds(ast.Number, st.sampled_from(["0", "50_257", "1e-5", "0.02"]), span=st.just(AT))
-    | st.builds(ast.String, st.sampled_from(["", "b h t d -> b t h d"]), span=st.just(AT))
-    | st.builds(ast.Name, NAMES, span=st.just(AT))
+    st.builds(ast.Number, st.sampled_from(["0", "50_257", "1e-5", "0.02"]), span=st.just(NOWHERE))
+    | st.builds(ast.String, st.sampled_from(["", "b h t d -> b t h d"]), span=st.just(NOWHERE))
+    | st.builds(ast.Name, NAMES, span=st.just(NOWHERE))
 )
 EXPRESSIONS = st.recursive(LEAVES, _larger, max_leaves=12)
 
@@ -164,3 +252,18 @@ def test_expressions_survive_being_written(expr: ast.Expr) -> None:
 def test_expressions_survive_being_broken_into_lines(expr: ast.Expr) -> None:
     text = f"block long_name {{ some_rather_long_slot_name_that_leaves_no_room_for_what_follows: {format_expr(expr)} }}"
     assert_stable(text)
+
+
+@settings(deadline=None, max_examples=60)
+@given(expr=EXPRESSIONS)
+def test_expressions_without_a_source_are_broken_into_lines(expr: ast.Expr) -> None:
+    slot = ast.Slot(
+        "some_rather_long_slot_name_that_leaves_no_room_for_what_follows", expr, span=NOWHERE, key_span=NOWHERE
+    )
+    header = ast.Header(None, None, None, span=NOWHERE)
+    body = ast.Body((slot,), span=NOWHERE)
+    block = ast.BlockDecl("a", False, header, body, span=NOWHERE, name_span=NOWHERE)
+    tree = ast.File((block, ast.Let("b", expr, span=NOWHERE)), span=NOWHERE)
+    printed = format_tree(tree)
+    assert parse(Source("t.arch", printed)) == tree
+    assert formatted(printed) == printed
