@@ -143,6 +143,8 @@ TAKEN = {
     "an eps": "let t = {e}\n y = x -> rmsnorm(eps: t)",
     "a first value": "let t = {e}\n param w: [8] = constant(t / 4)\n y = x * w",
     "an expression of first values": "param w: [8] = constant(1) + ({e})\n y = x * w",
+    "a list of first values": "param w: [2, 2] = [[{e}, 1], [2, {e}]]\n y = x * mean(w, axis: [0, 1])",
+    "a list for each position": "buffer w: [time, 2] = [{e}, 1]\n y = x * unsqueeze(mean(w, axis: 1), axis: -1)",
     "rounded": "y = x -> linear(ceil(({e}) / 3)) as a -> linear(floor({e}) + 1) as b -> linear(8) as c",
     "a name that is rounded": "let t = {e}\n y = x -> linear(ceil(t / 3)) as a -> linear(t // 3 + 1) as b -> linear(8)",
     "given to a block that says what it is": "y = x -> real({e})",

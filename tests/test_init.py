@@ -21,6 +21,7 @@ from zoo import tiny
 from zoo.sizes import families
 
 from archdsl.api import load, to_torch, torch_source
+from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import CallNode, Graph, Model, OpNode, subgraphs
 from archdsl.run.load import load_source
 from archdsl.weights.branches import branch_ends, query_key_maps
@@ -240,6 +241,9 @@ block normed(x: [..., width]) -> [..., width] {
 KINDS = {
     "buffers of all types": "buffer a: [8] = indices(8)  buffer b: int[8] = indices(8)  buffer c: int[8] = 3\n"
     "buffer d: bool[8] = indices(8) < 3  buffer e: [1] = 2\n x = where(d, x * a + b + c, x * e)",
+    "lists of numbers": "buffer a: [8] = [1, 2.5, -3, 4e-3, 5, 6, n, 1 / n] buffer b: int[3, 2] = [[i, 1] for i in 3]  "
+    "buffer c: bool[8] = [1, 0, 0, 1, 1, 1, 0, 0]  param d: [4, 2] = [1, n]  "
+    "x = where(c, x * a + sum(b, axis: [0, 1]), x * sum(d, axis: [0, 1]))",
     "raw weights of a loop": "for i in n { param a: [8] = uniform(0.5)  param b: [8] = i + normal(1)  x = x * a + b }",
     "buffers of a loop": "for i in n { param a: [8] = ones  buffer b: [8] = normal(1)  x = x * a + b }",
     "modules in unequal turns": "for f in [linear(8, init: normal(0.3)), linear(8, init: zeros), lstm(8)] { x = f(x) }",
@@ -363,6 +367,8 @@ RAW = [
     ("indices(128)", "self.w.copy_(torch.arange(128))"),
     ("1 + normal(0.1)", "self.w.copy_(1 + torch.randn(64, 128) * 0.1)"),
     ("exp(uniform(0.5)) - 1", None),
+    ("[[i / 3 for i in 128]]", None),
+    ("[[i - 7] for i in 64]", None),
 ]
 
 
@@ -376,10 +382,42 @@ def test_raw_weights(init: str, text: str | None) -> None:
     torch.manual_seed(0)
     theirs = to_torch(model).state_dict()["w"].double().numpy()
     ours = drawn(model)["w"]
-    if "(1 +" in init or init.startswith(("indices", "zeros", "constant")):
+    if "(1 +" in init or init.startswith(("indices", "zeros", "constant", "[")):
         np.testing.assert_allclose(theirs, ours, rtol=1e-6)
     else:
         assert_alike(ours, theirs, init)
+
+
+@pytest.mark.parametrize(
+    ("weight", "code"),
+    [
+        ("param w: [2] = []", "E0203"),
+        ("param w: [2] = [[], []]", "E0203"),
+        ("param w: [2] = [1, 2, 3]", "E0301"),
+        ("param w: [2] = [[1, 2]]", "E0301"),
+        ("param w: [2, 2] = [[1, 2], [3]]", "E0301"),
+        ("param w: [2, 2] = [[1, 2], 3]", "E0203"),
+        ("param w: [2] = [1, normal(0.02)]", "E0203"),
+        ("param w: [2] = [1, true]", "E0203"),
+        ("param w: [2] = [1, inf]", "E0203"),
+        ("param w: [2] = [x, x]", "E0203"),
+        ("param w: [2] = [1, batch]", "E0402"),
+        ("buffer w: int[2] = [1, 0.5]", "E0203"),
+        ("buffer w: bool[2] = [1, n / 2]", "E0203"),
+        ("buffer w: int[2] = [1, 9_223_372_036_854_775_808]", "E0404"),
+    ],
+)
+def test_lists_that_are_no_first_value(weight: str, code: str) -> None:
+    with pytest.raises(ArchError) as problem:
+        load(text=f"model m(n = 3)(x: [batch, time, 2]) -> [batch, time, 2] {{ {weight}  return x * w }}")
+    assert [d.code for d in problem.value.diagnostics] == [code]
+
+
+def test_a_list_is_as_long_as_its_weight_for_every_config() -> None:
+    text = "model m(n = 3)(x: [batch, time, n]) -> [batch, time, n] { buffer w: [n] = [0.5, 2, 1]  return x * w }"
+    made = load_source(torch_source(text=text))
+    with pytest.raises(AssertionError, match="n == 3: the first value of `w` has its shape"):
+        made(vars(sys.modules[made.__module__])["Config"](n=4))
 
 
 def test_two_draws_of_one_expression_differ() -> None:

@@ -225,6 +225,15 @@ def test_an_edit_of_equations_is_said_once(old: str, new: str, expected: list[st
     assert told(compared(DENSE, other)) == expected
 
 
+def test_a_number_of_a_long_list_is_told() -> None:
+    text = "model m(x: [batch, time, 12]) -> [batch, time, 12] {{ buffer t: [12] = [{}, 2, 3]  return x * t }}"
+    one, other = (text.format(", ".join([*map(str, range(9)), last])) for last in ("4", "5"))
+    assert told(compared(one, other)) == [
+        "t: buffer: init of the weight expression of listed, [0, 1, 2, 3, 4, 5, 6, 7, 8, 4, 2, 3] → "
+        "expression of listed, [0, 1, 2, 3, 4, 5, 6, 7, 8, 5, 2, 3]"
+    ]
+
+
 NUMBER = re.compile(r"(?<![\w.])\d[\d_]*(\.\d+)?(e-?\d+)?(?![\w.])")
 
 

@@ -34,7 +34,7 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.ranges import TESTS
 from archdsl.ir.signature import promoted
-from archdsl.ir.static import BlockValue, Scheme, SharedModule, kind_of
+from archdsl.ir.static import BlockValue, ListValue, Scheme, SharedModule, kind_of, numbers_of
 from archdsl.ir.wording import format_number, origins
 from archdsl.syntax import ast
 
@@ -212,11 +212,11 @@ class Statements(Loops):
             sizes.append(size)
         shape = tuple(sizes)
         dtype = stored_kind(s.type) or "float"
-        init = self._first_value(s, shape, scope)
         stored = "int64" if dtype in INTEGERS else "bool" if dtype in BOOLEANS else "float"
         if trained and stored != "float":
             text = f"a weight holds real numbers, and `{s.name}` would hold {dtype}"
             raise error("E0203", text, s.type.span, help="a constant is a `buffer`")
+        init = self._first_value(s, shape, scope, stored)
         full = shape if frame.copies is None else (frame.copies, *shape)
         # What is drawn cannot be made again: it belongs to the state, trained or not.
         kept = trained or _is_drawn(init)
@@ -232,8 +232,8 @@ class Statements(Loops):
             value = self.primitive(scope, "cast", [value], {"dtype": dtype}, s.span, hint=s.name)[0]
         scope.vars[s.name] = value
 
-    def _first_value(self, s: ast.Param, shape: Shape, scope: Scope) -> Init:
-        """A scheme, or an expression of numbers, `indices` and draws, as a graph of its own."""
+    def _first_value(self, s: ast.Param, shape: Shape, scope: Scope, stored: str) -> Init:
+        """A scheme, a list of numbers, or an expression of numbers, `indices` and draws, as a graph of its own."""
         frame = BlockBuilder(self, scope.frame.name, s.span)
         frame.local, frame.decisions = scope.frame.local, scope.frame.decisions
         frame.asserts = scope.frame.asserts
@@ -241,13 +241,19 @@ class Statements(Loops):
         value = self.ev(s.value, Scope(scope.module, frame, BodyState(weight_shape=shape), scope), "scheme")
         if isinstance(value, Scheme):
             return Init(value.name, value.numbers)
+        if isinstance(value, ListValue):
+            whole = f"`{s.name}` holds whole numbers"
+            numbers, inner = [*numbers_of(value)], Scope(scope.module, frame, BodyState(), scope)
+            value = self.primitive(inner, "listed", [], {"values": value}, span)[0]
+            if stored != "float" and not all(frame.is_whole(n, whole) for n in numbers if n.static):
+                raise error("E0203", f"{whole}, and its first value has others", span)
         fixed = all(d.static for d in shape)
         if isinstance(value, Num):
             if fixed:
                 self._known_before(value, span)
             return Init("constant", {"value": value})
         if not isinstance(value, Value):
-            text = f"a weight's first value is a scheme or an expression of numbers, and this is {kind_of(value)}"
+            text = f"a weight's first value is a scheme, numbers or an expression of them, and this is {kind_of(value)}"
             raise error("E0203", text, span)
         pairs = zip(reversed(value.shape), reversed(shape), strict=False)
         fits = f"the first value of `{s.name}` has its shape"
@@ -261,9 +267,8 @@ class Statements(Loops):
             raise error("E0204", f"`{name}` cannot stand in a weight's first value", span, help=help_)
         for node in frame.nodes if fixed else ():
             assert isinstance(node, OpNode)
-            for n in (*node.inputs, *node.options.values()):
-                if isinstance(n, Num):
-                    self._known_before(n, span)
+            for n in numbers_of((*node.inputs, *node.options.values())):
+                self._known_before(n, span)
         return Init("expression", {}, Graph((), tuple(frame.nodes), (value,)))
 
     def _known_before(self, n: Num, span: Span) -> None:

@@ -184,6 +184,11 @@ def numbers_of(value: Any) -> Iterator[Num]:
             yield from numbers_of(item)
 
 
+def floats(value: Any) -> Any:
+    """A list of numbers, or of such lists, as nested tuples of floats."""
+    return tuple(map(floats, value.items)) if isinstance(value, ListValue) else float(value)
+
+
 def counts_of(pattern: Pattern) -> Iterator[RepeatedPattern]:
     """Every repetition in a list."""
     if isinstance(pattern, RepeatedPattern):

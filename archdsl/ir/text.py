@@ -106,7 +106,7 @@ def static(value: Any, number: Callable[[Num], str] = number) -> str:
     if isinstance(value, ListValue):
         return (
             f"[{', '.join(static(v, number) for v in value.items)}]"
-            if len(value.items) < 9
+            if len(value.items) < 9 or all(isinstance(v, Num | ListValue) for v in value.items)
             else f"[{len(value.items)} elements]"
         )
     if isinstance(value, tuple | list):

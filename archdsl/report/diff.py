@@ -721,7 +721,7 @@ def _init(init: Init) -> str:
     if init.graph is None:
         return init_text(init, _of_num)
     nodes = [n for n in init.graph.nodes if isinstance(n, OpNode)]
-    given = [v for n in nodes for v in (*n.inputs, *n.options.values()) if isinstance(v, Num | Scheme)]
+    given = [v for n in nodes for v in (*n.inputs, *n.options.values()) if isinstance(v, Num | Scheme | ListValue)]
     numbers = [static(v, _of_num) for v in given]
     return f"expression of {', '.join([*(n.op.name for n in nodes), *numbers])}"
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Graph, Input, OpNode, Value
-from archdsl.ir.static import Scheme
+from archdsl.ir.static import ListValue, Scheme, floats
 from archdsl.weights.initialization import (
     Constant,
     Expression,
@@ -236,4 +236,6 @@ def evaluated(graph: Graph, seed: int, name: str) -> Array:
 def _plain(option: object) -> object:
     if isinstance(option, Num):
         return int(option)
+    if isinstance(option, ListValue):
+        return floats(option)
     return tuple(int(n) for n in option) if isinstance(option, tuple) else option

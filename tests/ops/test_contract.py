@@ -32,7 +32,7 @@ from archdsl.run.load import load_source
 
 NAMES = sorted(registry.names())
 CASES = [pytest.param(name, e, id=f"{name}-{i}") for name in NAMES for i, e in enumerate(registry.get(name).examples)]
-MADE = {"draw", "mask", "masked_bias", "rope_table", "turn"}
+MADE = {"draw", "listed", "mask", "masked_bias", "rope_table", "turn"}
 """Put into a graph by other primitives and never written: what writes them has the examples."""
 DTYPES = {"float": None, "float32": torch.float32, "bfloat16": torch.bfloat16, "int": torch.int64, "bool": torch.bool}
 

@@ -71,7 +71,13 @@ TWO = [
     "a, b = x -> topk(2, axis: 1)",
     "a, b = x -> sort(axis: 1)",
 ]
-TEXTS = [f"return {use}" for use in USES] + [f"{use} return a, b" for use in TWO]
+CONSTANTS = [
+    "buffer w: [time, 2] = [1, 2] return w",
+    "buffer w: [time, 2] = [1, 0.5] return w",
+    "buffer w: [batch, time] = indices(time) / time return w",
+    "buffer w: [batch, 2, 3] = [[1, 2, 3], [4, 5, 6]] return w",
+]
+TEXTS = [*(f"return {use}" for use in USES), *(f"{use} return a, b" for use in TWO), *CONSTANTS]
 INPUTS = "x: [batch, time, 8], table: [32, 8]"
 EXAMPLE = Example("")
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from archdsl.ir.dims import same_shape
 from archdsl.passes.flatten import FlatWeight, flat_init
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ def constant(writer: GraphWriter, weight: FlatWeight) -> ir.Value:
     if w.init.graph is not None:
         flat = flat_init(w.init.graph)
         writer.graph(flat)
-        return builder.cast(writer.value(flat.outputs[0]), kind)
+        result = flat.outputs[0]
+        made: ir.Value = builder.cast(writer.value(result), kind)
+        is_whole = same_shape(result.shape, w.shape)
+        return made if is_whole else builder.add("Expand", [made, builder.vector(list(w.shape))])
     value = {"zeros": 0.0, "ones": 1.0}.get(w.init.scheme)
     number = builder.constant(value, kind) if value is not None else builder.number(w.init.numbers["value"], kind)
     found: ir.Value = builder.add("Expand", [number, builder.vector(list(w.shape))])

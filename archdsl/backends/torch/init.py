@@ -45,6 +45,7 @@ from archdsl.ir.graph import (
     Weight,
 )
 from archdsl.ir.op import Tree
+from archdsl.ir.static import ListValue
 from archdsl.ir.walk import modules
 from archdsl.weights.initialization import (
     Constant,
@@ -331,6 +332,8 @@ class _Scope:
         return self.made[value] if isinstance(value, Value) else self._lifted(value)
 
     def _lifted(self, x: Any) -> Any:
+        if isinstance(x, ListValue):
+            return lift([*map(self._lifted, x.items)])
         return _real(x) if isinstance(x, Num) and is_real(self.node, x) else lift(x)
 
     def has(self, i: int) -> bool:

@@ -20,6 +20,7 @@ from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import OpNode
 from archdsl.ir.op import Tree
 from archdsl.ir.ranges import NUMBERS
+from archdsl.ir.static import ListValue, numbers_of
 
 SKIPPED = ("ctx", "kind", "type_comment", "returns", "decorator_list", "type_params")
 """Fields of `ast` nodes that say nothing here."""
@@ -152,7 +153,8 @@ def is_real(node: OpNode, n: Num) -> bool:
     if all(v.is_int for v in node.outputs):  # a real number would make them floats
         return False
     operands = node.inputs if node.op.elementwise else ()
-    numbers = (node.options.get(h.name) for h in node.op.header.hypers or () if h.kind in NUMBERS)
+    options = ((h.kind, node.options.get(h.name)) for h in node.op.header.hypers or ())
+    numbers = (n for kind, v in options if kind in NUMBERS or isinstance(v, ListValue) for n in numbers_of(v))
     return any(n is found for found in (*operands, *numbers))
 
 
