@@ -18,6 +18,9 @@ so far.
 6. What depends on other inputs than the sequence (an encoder's result, keys and values of cross-attention) is computed
    once, before the first step.
 
+7. [batch, time] may be merged into one axis (`flatten(0, 1)`) and cut again: of its positions, too, the new ones are
+   computed. Nothing else makes such an axis.
+
 Where the model cannot be taken step by step, `plan` says which op is to blame.
 """
 
@@ -454,6 +457,8 @@ class _Planner:
             if has(node.tensor(i).shape[axis], self.time)
         }
         forms = [self.result(node, v) for v in node.outputs]
+        for value in node.outputs:
+            self.demand_merged(node, value)
         states = self.states(node)
         found: list[tuple[int, Form, str]] = []
         for i, value in self.timed(node):
@@ -513,9 +518,44 @@ class _Planner:
             form[axes[1]] = ALL
         return tuple(form)
 
+    def merging(self, node: FlatOp) -> tuple[int, int] | None:
+        """Of an op that makes one axis of the first two [batch, time], in their order, or these of that one: the axis
+        of the positions in its input, and that in its result."""
+        how = node.node.op.regroups(node.node)
+        if how is None:
+            return None
+        (first, *inner), later = how.cuts[0], how.cuts[1:]
+        if first.value != self.batch:
+            return None
+        if not inner and how.axes[0] == ((0, 0), (1, 0)) and len(later[0]) == 1 and is_time(later[0][0], self.time):
+            return 1, 0
+        if len(inner) == 1 and is_time(inner[0], self.time) and how.axes[:2] == (((0, 0),), ((0, 1),)):
+            return 0, 1
+        return None
+
+    def of_all_rows(self, value: Value) -> int | None:
+        """The axis of a tensor that has the positions of all rows one after another (`batch * time`)."""
+        sizes = {a: value.shape[a] for a in self.axes(value)}
+        return next((a for a, d in sizes.items() if _linear(d, self.time) and not is_time(d, self.time)), None)
+
+    def demand_merged(self, node: FlatOp, value: Value) -> None:
+        """Raise ArchError E0504 for positions of all rows that are not those of [batch, time], row by row."""
+        axis = self.of_all_rows(value)
+        if axis is None or self.merging(node) == (1, axis):
+            return
+        reads = node.node.op.reads_of(node.node, node.outputs.index(value))
+        for i, tensor in self.timed(node):
+            merged = self.of_all_rows(tensor)
+            if merged is not None and _own(reads[i][merged]) == axis:
+                return
+        raise self.blame(node, f"makes an axis of {value.shape[axis]} positions otherwise than `flatten(0, 1)` does")
+
     def wanted(self, node: FlatOp, i: int, axis: int, forms: Sequence[Form]) -> str:
         """The form that an axis of an input is needed in."""
         found = set()
+        merging = self.merging(node)
+        if merging is not None and merging[0] == axis:
+            return forms[0][merging[1]]
         for r, form in enumerate(forms):
             reads: Sequence[Reads] = node.node.op.reads_of(node.node, r)
             read = reads[i][axis] if i < len(reads) and axis < len(reads[i]) else None
@@ -540,6 +580,8 @@ class _Planner:
         made."""
         found = self.found
         found.needs[node, i] = wanted
+        if value in found.positional and self.of_all_rows(value) is not None:
+            raise self.blame(node, f"reads {_shown(value)}, made of positions, which has those of all rows")
         if value in found.positional or value not in found.forms:
             return
         have = found.forms[value]

@@ -87,6 +87,15 @@ STEPPED = {
     "strided or near": "sdpa(q, q, q, mask: causal & (window(2) | strided(3))) -> merge_heads",
     "the prefix and near": "sdpa(q, q, q, mask: causal & (window(2) | prefix(1))) -> merge_heads",
     "scan": "s",
+    "rows merged": "x -> flatten(0, 1) -> linear(16) as up -> gelu -> linear(8) -> unflatten(0, batch, time)",
+    "rows merged twice": """(x -> flatten(0, 1) -> linear(8) -> unflatten(0, batch, time) -> flatten(0, 1)
+        -> unsqueeze(0) -> layernorm -> squeeze(0)) -> rearrange("(b t) d -> b t d", t: time)""",
+    "rows merged beside attention": """sdpa(q, q, q, mask: causal) -> merge_heads
+        -> rearrange("b t d -> (b t) d") -> linear(8) -> unflatten(0, batch, time)""",
+    "rows merged into experts": """x -> flatten(0, 1) -> unsqueeze(0)
+        -> moe(experts: 4, top_k: 2, expert: swiglu(hidden: 8)) -> squeeze(0) -> unflatten(0, batch, time)""",
+    "rows of heads merged": "q -> transpose(1, 2) -> flatten(0, 1) -> tanh -> unflatten(0, batch, time) -> flatten(2)",
+    "rows of numbers merged": "x -> mean(axis: -1) -> flatten(0, 1) -> unflatten(0, batch, time) -> unsqueeze(-1)",
     "scores of the best": "matmul(softmax(where((p < best[..., 2:]) | (j > i), -inf, p)), x) + best[..., :1]",
     "scores of earlier queries": """softmax(where(j <= i, p, -inf) - (where((j <= i) & (j < i), relu(p), 0)
         -> shift(1, axis: 1) -> cumsum(axis: 1))) -> matmul(x)""",
@@ -120,6 +129,28 @@ def test_steps_give_what_the_whole_gives(what: str) -> None:
         return
     found = torch_differences(model)
     assert max(found.values()) < 1e-5, found
+
+
+MERGED = {
+    "position by position": """x -> rearrange("b t d -> (t b) d") -> linear(8)
+        -> rearrange("(t b) d -> b t d", b: batch)""",
+    "with numbers": "((x -> flatten(0, 1)) * unsqueeze(indices(batch * time), 1)) -> unflatten(0, batch, time)",
+    "with positions": """((x -> flatten(0, 1)) * ((ones(batch, time, 8) * unsqueeze(indices(time), 1))
+        -> flatten(0, 1))) -> unflatten(0, batch, time)""",
+    "with ones": "((x -> flatten(0, 1)) * ones(batch * time, 8)) -> unflatten(0, batch, time)",
+    "with a third": "x -> unflatten(-1, 2, 4) -> flatten(0, 2) -> tanh -> unflatten(0, batch, time, 2) -> flatten(2)",
+    "with the first": "((x -> flatten(0, 1)) + (x -> flatten(0, 1))[:1]) -> unflatten(0, batch, time)",
+}
+"""Positions of all rows in an order or with numbers that no step has."""
+
+
+@pytest.mark.parametrize("what", MERGED)
+def test_rows_that_are_merged_otherwise_have_no_step(what: str) -> None:
+    text = f"x = tokens -> embedding(30, 8)  y = {MERGED[what]}  return y -> linear(30) as head"
+    model = archdsl.load(text=f"model m(tokens: token[batch, time]) {{ {text} }}", allow_noncausal=True)
+    with pytest.raises(ArchError) as no:
+        plan(model)
+    assert [d.code for d in no.value.diagnostics] == ["E0504"]
 
 
 MASKED = """model m(vocab = 30, width = 8)(tokens: token[batch, time]) {
