@@ -4,9 +4,10 @@ blocks are matched here alike."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from archdsl.diagnostics import Label, error
+from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import axes_of, hypers_of, tensor_kind, tensor_params
@@ -276,7 +277,7 @@ class Signatures(Hypers):
             if isinstance(dim, ast.Name) and bind and scope.get(dim.id) is MISSING:
                 result[axes.start] = scope.vars[dim.id] = _new_name(dim.id, size, scope)
                 continue
-            wanted = self.ev(dim, scope)
+            wanted = self._size_of(dim, scope)
             if not isinstance(wanted, Num):
                 raise error("E0203", f"a size is a number, and `{dim.span.text}` is {kind_of(wanted)}", dim.span)
             wanted = whole_size(wanted, "int", "a size", dim.span)
@@ -290,6 +291,17 @@ class Signatures(Hypers):
                 raise error("E0301", text, span, labels=_size_labels(dim, size, wanted, span))
             result[axes.start] = Num(wanted.value, wanted.expr, size.origin)
         return tuple(result)
+
+    def _size_of(self, dim: ast.Expr, scope: Scope) -> Any:
+        """What a written size comes to. Raises E0206 for a name in an expression that no axis binds."""
+        try:
+            return self.ev(dim, scope)
+        except ArchError as problem:
+            (first, *_) = problem.diagnostics
+            if first.code != "E0206" or first.help or isinstance(dim, ast.Name):
+                raise
+            help_ = f"a name alone takes the size of its axis: write one, such as `rows`, for `{dim.span.text}`"
+            raise ArchError([replace(first, help=help_)]) from None
 
     def demand_whole(self, size: Num, what: str, scope: Scope, span: Span) -> None:
         """`time / 4` as a size makes "4 divides time" a condition on the input. Raises E0401 for what only the running

@@ -527,7 +527,7 @@ class Mistake:
         if any(isinstance(v, Token) and v.text == ":" for v in self.values[-2:]) or isinstance(
             self.values[-1], ast.Slice
         ):
-            help_ = "a slice is `low:high`; every fourth position is a `conv1d` or a `rearrange` with a stride"
+            help_ = "a slice is `low:high`; `every(4)` takes every fourth of its positions: `x[:, 0:64] -> every(4)`"
             return Diagnostic("E0101", "a slice has no step", self._here(), help=help_)
         return None
 
