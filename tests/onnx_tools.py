@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,8 @@ def check(data: bytes) -> None:
     onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
 
 
-def session(data: bytes) -> onnxruntime.InferenceSession:
+def session(data: bytes | Path) -> onnxruntime.InferenceSession:
+    """A session for a graph, or for the file of one, with one thread: others would wait for work in a loop."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
+from onnx_tools import session
 from safetensors.torch import load_file, save_file
 from zoo import tiny
 
@@ -51,8 +51,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outputs(path: Path) -> np.ndarray[Any, Any]:
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    found: np.ndarray[Any, Any] = session.run(None, {"input_ids": TOKENS})[0]
+    found: np.ndarray[Any, Any] = session(path).run(None, {"input_ids": TOKENS})[0]
     return found
 
 
@@ -317,8 +316,7 @@ def test_older_opsets_compute_the_same(name: str, opset: int) -> None:
     found = []
     for which in (24, opset):
         path = archdsl.to_onnx(model, f"{which}.onnx", seed=0, opset=which, store="inline", names="spec").graphs[0]
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        found.append(session.run(None, given)[0])
+        found.append(session(path).run(None, given)[0])
     assert np.abs(found[1] - found[0]).max() < 2e-6 * np.abs(found[0]).max()
     steps = archdsl.to_onnx(model, "step.onnx", seed=0, opset=opset, store="onnx_data", decode=True).graphs
     for graph in (Path(f"{opset}.onnx"), *steps):

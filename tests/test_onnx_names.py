@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from onnx_tools import session
 from runtime_tools import in_runtimes
 from safetensors.torch import save_file
 from zoo import tiny
@@ -27,7 +28,7 @@ model encoder(width = 32, layers = 2)
 
 
 def graph_of(path: Path) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return session(path)
 
 
 def weights_of(name: str, folder: Path) -> tuple[torch.nn.Module, Path]:

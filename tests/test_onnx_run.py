@@ -354,6 +354,17 @@ def test_inputs_are_of_several_lengths() -> None:
     assert all((drawn[k] == v).all() for k, v in draw_inputs(model, 8, 20, 0, lengths=True).items())
 
 
+@pytest.mark.parametrize(("said", "threads"), [("1", 1), ("2", 2), ("", 0), ("0", 0), ("2,1", 0), ("9" * 5000, 0)])
+def test_as_many_threads_as_the_environment_says(
+    said: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`OMP_NUM_THREADS`, as PyTorch reads it; 0 leaves it to onnxruntime."""
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    made = write(load(text="model m(x: [batch, 4]) { return relu(x) }"), GraphOptions())
+    session = open_session(made, tmp_path / "none", "cpu")
+    assert session.get_session_options().intra_op_num_threads == threads
+
+
 def test_bfloat16_is_float32_outside(tmp_path: Path) -> None:
     import onnx_ir as ir
 

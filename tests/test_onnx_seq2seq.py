@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 import torch
 from decode_tools import module_of
+from onnx_tools import session
 from runtime_tools import in_runtimes
 from safetensors.torch import save_file
 from zoo.tiny import graph
@@ -83,7 +84,7 @@ def test_a_step_computes_what_it_is_not_given(name: str, tmp_path: Path) -> None
     module = written(model, tmp_path / name, "transformers.js")
 
     def opened(file: str) -> onnxruntime.InferenceSession:
-        return onnxruntime.InferenceSession(tmp_path / name / f"{file}.onnx", providers=["CPUExecutionProvider"])
+        return session(tmp_path / name / f"{file}.onnx")
 
     encoder, step = opened("encoder_model"), opened("decoder_model_merged")
     mask = np.array(MASK)

@@ -6,6 +6,8 @@ import contextlib
 import ctypes
 import importlib
 import io
+import os
+import re
 import shutil
 import sys
 import tempfile
@@ -243,6 +245,8 @@ def open_session(written: Written, numbers: Path, device: str) -> Any:
     runtime = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.log_severity_level = 4  # what is wrong is raised
+    if re.fullmatch("[1-9][0-9]{0,3}", threads := os.environ.get("OMP_NUM_THREADS", "")):
+        options.intra_op_num_threads = int(threads)  # as many as PyTorch takes
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", str(numbers.resolve().parent)
     )
