@@ -7,9 +7,8 @@ they are paired as the graphs are.
 
 from __future__ import annotations
 
-import hashlib
-from collections import ChainMap, Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import islice, product
@@ -27,13 +26,13 @@ from archdsl.interop.config_json import json_text, whole_config
 from archdsl.interop.huggingface import config_of, demand_fixed, numbers_read, settings_of, weights_to
 from archdsl.interop.importing import constant, is_constant, numbers_of, written
 from archdsl.interop.mapping import Mapper
+from archdsl.interop.sameness import Form, described
 from archdsl.ir.dims import Num
-from archdsl.ir.graph import Graph, LoopNode, Model, OpNode, ParamNode, Value, Weight, WeightNode
-from archdsl.ir.masks import Mask
+from archdsl.ir.graph import Graph, LoopNode, Model, OpNode, ParamNode, WeightNode
 from archdsl.ir.paths import starred
 from archdsl.ir.walk import calls_of, nodes_below, ops_below, runs
 from archdsl.ir.weights import weights
-from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, FlatWeight, flatten
+from archdsl.passes.flatten import flatten
 from archdsl.syntax import ast
 from archdsl.syntax.parse import parse, read_source
 from archdsl.weights.carried import CONFIG, carried, copy, dtype_of, fields_of, token_ids
@@ -174,7 +173,7 @@ def _ops(graph: Graph, known: dict[Graph, Counter[Any]] | None = None) -> Counte
         known[graph] = Counter()
         for node, times, _ in runs(graph):
             if isinstance(node, OpNode | ParamNode):
-                known[graph][_described(node)] += times
+                known[graph][described(node)] += times
             for call in calls_of(node):
                 for op, count in _ops(call.block.graph, known).items():
                     known[graph][op] += times * count
@@ -312,134 +311,3 @@ def _read_off(model: Model) -> dict[str, list[Any]]:
     layers = sum(len(n.iterations) for n in model.block.graph.nodes if isinstance(n, LoopNode))
     more: dict[str, list[Any]] = {"tied": [tied], "of masks": [*numbers], "layers": [layers]}
     return {name: [*values] for name, values in found.items()} | more
-
-
-# --- sameness ---------------------------------------------------------------------------------------------------------
-
-
-class Form:
-    """What a graph computes, whatever its weights are called and in whatever order its nodes stand: values that are
-    computed alike have equal texts."""
-
-    def __init__(self, graph: FlatGraph, around: Form | None = None) -> None:
-        """`around` is the form of the graph in which a scan stands whose body this is: the body may read its values."""
-        self.graph = graph
-        self.makers: ChainMap[Value, FlatNode] = around.makers.new_child() if around is not None else ChainMap()
-        self.makers.update({v: n for n in graph.nodes for v in n.outputs})
-        self.inner: dict[FlatNode, dict[str, Form]] = around.inner if around is not None else {}
-        self.texts: ChainMap[Value, str] = around.texts.new_child() if around is not None else ChainMap()
-        depth = len(self.texts.maps)
-        self.texts.update({v: f"input {depth} {i} {v.dtype}" for i, v in enumerate(graph.inputs)})
-        for node in graph.nodes:
-            for i, value in enumerate(node.outputs):
-                self.texts[value] = hashlib.sha256(repr((self._key(node), i)).encode()).hexdigest()
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return tuple(self.texts[v] for v in self.graph.outputs)
-
-    def _key(self, node: FlatNode) -> Any:
-        if isinstance(node, FlatParam):
-            return "weight", _shape(node.weight)
-        if isinstance(node, FlatScan):
-            self.inner[node] = {"body": (body := Form(node.body, self))}
-            starts = tuple(self.texts[v] if isinstance(v, Value) else _worth(v) for v in node.starts)
-            return "scan", starts, tuple(self.texts[v] for v in node.sequences), body.outputs
-        self.inner[node] = {name: Form(graph) for name, graph in sorted(node.blocks.items())}
-        given = tuple(self.texts.get(v, "around") if isinstance(v, Value) else _worth(v) for v in node.inputs)
-        stored = tuple((name, _shape(w)) for name, w in sorted(node.weights.items()))
-        options = tuple((n, _worth(v)) for n, v in sorted(node.node.options.items()) if n != "init" and v is not None)
-        inner = tuple((name, form.outputs) for name, form in self.inner[node].items())
-        return node.node.op.name, options, given, stored, inner
-
-    def difference(self, other: Form) -> str:
-        """Say which op, the first from the outputs on, another graph computes otherwise."""
-        todo = [*zip(self.graph.outputs, other.graph.outputs, strict=False)]
-        seen: set[Value] = set()
-        while todo:
-            a, b = todo.pop(0)
-            one, two = self.makers.get(a), other.makers.get(b)
-            if self.texts[a] == other.texts[b] or one is None or two is None or a in seen:
-                continue
-            seen.add(a)
-            here, there = _described(one), _described(two)
-            if here[0] != there[0]:
-                return f"computes `{there[0]}` where the model computes `{here[0]}`"
-            if here != there:
-                options = [n for n, v in {*here[1]} ^ {*there[1]} if v is not None]
-                return f"computes `{here[0]}` with another {' and another '.join(sorted({*options}))}"
-            inputs = [(x, y) for x, y in zip(one.inputs, two.inputs, strict=False) if isinstance(x, Value)]
-            todo += [(x, y) for x, y in inputs if isinstance(y, Value) and x in self.texts and y in other.texts]
-        return "computes the same of other inputs"
-
-    def paired(self, other: Form) -> dict[str, str] | None:
-        """What each weight is called in another graph that computes the same; None where it does not."""
-        if self.outputs != other.outputs:
-            return None
-        found: dict[str, str] = {}
-        back: dict[str, str] = {}
-        seen: set[tuple[FlatNode, FlatNode]] = set()
-        todo = [(self, other, a, b) for a, b in zip(self.graph.outputs, other.graph.outputs, strict=True)]
-        while todo:
-            left, right, a, b = todo.pop()
-            one, two = left.makers.get(a), right.makers.get(b)
-            if one is None or two is None or (one, two) in seen:
-                continue
-            seen.add((one, two))
-            for path, theirs in _weights_of(one, two):
-                if found.setdefault(path, theirs) != theirs or back.setdefault(theirs, path) != path:
-                    return None  # what is one weight here are two there
-            pairs = zip(_read_by(one), _read_by(two), strict=True)
-            todo += [(left, right, x, y) for x, y in pairs if isinstance(x, Value) and isinstance(y, Value)]
-            for name, form in left.inner.get(one, {}).items():
-                twin = right.inner[two][name]
-                outputs = zip(form.graph.outputs, twin.graph.outputs, strict=True)
-                todo += [(form, twin, x, y) for x, y in outputs]
-        return found
-
-
-def _read_by(node: FlatNode) -> Sequence[Any]:
-    """The values that a node reads, those apart that are read within the body of a scan."""
-    return (*node.starts, *node.sequences) if isinstance(node, FlatScan) else node.inputs
-
-
-def _described(node: Any) -> tuple[str, tuple[tuple[str, Any], ...]]:
-    """The op of a node, of a graph or of a flat one, and its options and the shapes of its weights."""
-    if isinstance(node, FlatParam | ParamNode):
-        return "a weight", (("shape", _shape(node.weight)),)
-    if isinstance(node, FlatOp):
-        node = node.node
-    if not isinstance(node, OpNode):
-        return "scan", ()
-    options = tuple((n, _worth(v)) for n, v in sorted(node.options.items()) if n != "init" and v is not None)
-    return node.op.name, options + tuple((w.name, _shape(w)) for w in node.weights)
-
-
-def _weights_of(one: FlatNode, two: FlatNode) -> list[tuple[str, str]]:
-    """The weights of two nodes that are alike, by their paths."""
-    if isinstance(one, FlatParam) and isinstance(two, FlatParam):
-        return [(one.weight.path, two.weight.path)]
-    if isinstance(one, FlatOp) and isinstance(two, FlatOp):
-        return [(w.path, two.weights[name].path) for name, w in one.weights.items()]
-    return []
-
-
-def _shape(weight: FlatWeight | Weight) -> tuple[str, ...]:
-    declared = weight.weight if isinstance(weight, FlatWeight) else weight
-    return tuple(str(d.value) for d in declared.shape)
-
-
-def _worth(value: Any) -> Any:
-    """An option or a number by its value."""
-    if isinstance(value, Num):
-        return f"{float(value):.12g}" if value.static else str(value.value)
-    if isinstance(value, Mask):
-        return (value.rule, tuple(map(_worth, value.numbers)), tuple(map(_worth, value.parts)))
-    if isinstance(value, str | bool | int | float) or value is None:
-        return value
-    if isinstance(value, tuple | list):
-        return tuple(map(_worth, value))
-    numbers = getattr(value, "numbers", None)
-    if isinstance(numbers, Mapping):
-        return (getattr(value, "name", ""), tuple((n, _worth(v)) for n, v in sorted(numbers.items())))
-    return type(value).__name__

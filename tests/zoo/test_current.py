@@ -7,7 +7,7 @@ import pytest
 
 import archdsl
 from archdsl.interop.convert import import_folder
-from archdsl.interop.native import Form
+from archdsl.interop.sameness import Form
 from archdsl.passes.flatten import flatten
 
 pytestmark = pytest.mark.slow
