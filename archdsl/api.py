@@ -9,6 +9,7 @@ Nothing here loads a back end before it is used, or the compiler before it is as
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from archdsl.estimates.sweep import SweepReport
     from archdsl.estimates.sweep import Values as SweepValues
     from archdsl.interop.convert import ImportReport
+    from archdsl.interop.lift.report import LiftReport
     from archdsl.ir.graph import Model
     from archdsl.passes.checkpoint import Checkpoint
     from archdsl.report.compare import CompareReport
@@ -59,6 +61,7 @@ __all__ = [
     "import_checkpoint",
     "import_weights",
     "init_weights",
+    "lift",
     "list_zoo",
     "load",
     "memory",
@@ -1036,6 +1039,7 @@ def import_checkpoint(
     check: bool = False,
     tolerance: float | None = None,
     ignore: Collection[str] = (),
+    lift: bool = False,
     progress: Callable[[str, int], None] | None = None,
 ) -> ImportReport:
     """Write a checkpoint of Hugging Face, or a GGUF file, as a spec, and its weights beside it in the spec's names.
@@ -1045,8 +1049,13 @@ def import_checkpoint(
     change nothing of what is computed. With `check` outputs are compared with transformers': `difference`
     of the report is a share of the largest, and `disagreement()` the finding where it is more than `tolerance` (1e-4).
 
+    With `lift` the spec is not that of a mapping: it is made of the class of the installed transformers, as by
+    `archdsl.lift`, for any type that there is; code in the folder is never run. `lift` of the report is what was
+    compared, `disagreement()` the finding where anything differs.
+
     Raises ArchError E0509 for arguments that do not go together, E0531 to E0533 where mapping, checkpoint and spec
-    disagree (nothing is written then), E0502 where a package is missing; OSError where a file cannot be written."""
+    disagree, E0540 to E0547 as for `archdsl.lift` (nothing is written then), E0502 where a package is missing; OSError
+    where a file cannot be written."""
     from archdsl.interop.convert import import_folder
 
     _demand_path("source", source)
@@ -1062,6 +1071,7 @@ def import_checkpoint(
         check=check,
         tolerance=tolerance,
         ignore=[*ignore],
+        lift=lift,
         progress=lambda _: nullcontext(progress),
     )
 
@@ -1142,6 +1152,79 @@ def import_weights(
         loaded, Path(source), Path(output), mapping, pairs, progress, lambda doubt: tell(f"in doubt: {doubt}")
     )
     return [*said, f"{count:,} tensors: {output}"]
+
+
+def lift(
+    module: nn.Module | Callable[..., nn.Module] | str,
+    example: torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor] | None = None,
+    *,
+    args: Mapping[str, Any] | None = None,
+    config: str | Path | None = None,
+    inputs: Collection[str] = (),
+    axes: Mapping[str, Sequence[str | None]] | None = None,
+    vary: Mapping[str, Sequence[int | float]] | None = None,
+    declare: Collection[str] = (),
+    fold: bool = False,
+    output: str | Path | None = None,
+    weights: str | Path | None = None,
+    own_weights: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> LiftReport:
+    """Write a module of PyTorch as a spec, and compare the two: shapes, outputs, decode steps, in float32 and other
+    configurations than its own. What differs is in the first line of the spec, and `verified` of the report is False.
+
+    `module` is a module, a class or function that makes one of `args`, or the name of one: `file.py:Name`, or
+    `transformers:Class` with a `config.json` as `config`. That runs its code: lift only what you would run.
+
+    `example` are tensors that it is called with, by name or in order; or `inputs` says what they are, as
+    `"idx=token[batch,time]"`. Whole numbers of two axes are [batch, time], of others the first axis is the batch and
+    the rest is fixed, unless `axes` names them: `{"x": ("batch", "time", None)}`. `vary` gives fields of the
+    configuration other values, one for each other configuration that the spec is made from; by default some are found.
+    `declare` names blocks that stand for modules of a class which cannot be traced: `"Recurrence=block.arch"`. With
+    `fold` blocks whose equations are the library's become slots (`gqa`, `swiglu`), each shown to compute the same.
+
+    With `output`, which ends in `.arch`, the spec is written there, beside it the table of weights as a `.checkpoint`
+    file, and the weights of a state dict (`weights`, a file .safetensors or .pt) or the module's `own_weights` as
+    safetensors in the spec's names. `progress` is called with what is being done.
+
+    Raises ArchError: E0540 to E0547 where the module cannot be found, called, traced or written in the language, E0502
+    where a package is missing, E0503 and E0532 for weights that are not the module's; OSError where a file cannot be
+    written."""
+    from archdsl.run.smoke import demand_torch
+
+    demand_torch()
+    for name, path in (("config", config), ("output", output), ("weights", weights)):
+        if path is not None:
+            _demand_path(name, path)
+    for name, texts in (("inputs", inputs), ("declare", declare)):
+        if not _is_list(texts):
+            raise wrong_argument(name, texts, "a collection of texts")
+    if output is None and (weights is not None or own_weights):
+        raise error("E0509", "weights go with `output`", help="give `output` too, or leave them out")
+    if weights is not None and own_weights:
+        raise error("E0509", "`weights` and `own_weights` are two sources of weights", help="give one of them")
+    where = _path("output", output)
+    if where is not None and where.suffix != ".arch":
+        raise error("E0509", f"`output` ends in .arch, unlike `{shortened(str(where))}`")
+    if where is not None and not where.parent.is_dir():  # before minutes of work
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(where.parent))
+    if weights is not None and not Path(weights).is_file():
+        raise error("E0503", f"there is no file `{weights}`")
+    from archdsl.interop.lift.declared import read
+    from archdsl.interop.lift.lifting import States, asked_for, tensors, write
+    from archdsl.interop.lift.lifting import lift as lifted
+    from archdsl.interop.lift.module import aside
+
+    blocks = [read(text) for text in declare]
+    tell = progress or (lambda _: None)
+    with aside():
+        subject, known = asked_for(module, example, args or {}, _path("config", config), inputs, axes or {})
+        made = lifted(subject, inputs=known, vary=vary, declarations=blocks, fold=fold, output=where, tell=tell)
+    if where is None:
+        return made.report
+    tell(f"writing {where}")
+    own = States(made.module.state_dict()) if own_weights else None
+    return write(made, where, tensors(Path(weights)) if weights is not None else own)
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

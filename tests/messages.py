@@ -31,7 +31,7 @@ QUOTED = re.compile(
 )
 """Names, code, options, holes, files and numbers."""
 WORD = re.compile(r"[^\W\d_]+(?:'[a-z]+)?")
-NO_PROSE = {"shown", "py", "Example", "strip", "compile", "split", "frozenset"}
+NO_PROSE = {"shown", "py", "Example", "Idiom", "strip", "compile", "split", "frozenset"}
 """Functions whose texts are code, a pattern or a list of names."""
 CODE = ("backends/torch/features/", "backends/torch/runtime/", "ir/verify/", "syntax/layout.py", "ir/text.py")
 """Files whose texts are mostly what is emitted or printed as code; only what they refuse is listed."""

@@ -13,7 +13,7 @@ gc.set_threshold(100_000)
 atexit.register(gc.freeze)
 
 # isort: off
-from archdsl.cli import inspect, estimating, comparing, backends, interop  # noqa: E402, F401 (they register commands, in order)
+from archdsl.cli import inspect, estimating, comparing, backends, interop, lifting  # noqa: E402, F401 (they register commands, in order)
 
 # isort: on
 from archdsl.cli.frame import app, main  # noqa: E402

@@ -40,6 +40,9 @@ def import_(
             help="A field of config.json that does not change what is computed (repeatable).",
         ),
     ] = None,
+    lift: Annotated[
+        bool, WEIGHTS("--lift", help="Make the spec of the class in transformers, and prove that it is one: any type.")
+    ] = False,
     check: Annotated[bool, WEIGHTS("--check", help="Compare outputs with transformers'.")] = False,
     tolerance: Annotated[
         float | None,
@@ -61,6 +64,8 @@ def import_(
         check=check,
         tolerance=tolerance,
         ignore=ignore or (),
+        lift=lift,
+        tell=say,
         progress=partial(drawing, what="writing"),
     )
     print_or_json(report, import_view, json)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import error, shortened
-from archdsl.interop.huggingface import INDEX_FILE, Folder
+from archdsl.interop.huggingface import INDEX_FILE, Folder, without_code
 from archdsl.interop.mapping import pattern
 from archdsl.ir.dims import Num
 
@@ -33,12 +33,12 @@ NAMES = {
 """What transformers calls inputs of each kind, of which a class has one or, of several inputs, these in order."""
 
 
-def demand_packages() -> None:
-    """Raise ArchError E0502 where transformers or torch is not installed."""
+def demand_packages(option: str) -> None:
+    """Raise ArchError E0502, which says that an `option` needs it, where transformers or torch is not installed."""
     for name in ("torch", "transformers"):
         if importlib.util.find_spec(name) is None:
             help_ = "pip install transformers torch"
-            raise error("E0502", f"`--check` needs {name}, which is not installed", help=help_)
+            raise error("E0502", f"`{option}` needs {name}, which is not installed", help=help_)
 
 
 def difference(source: Path, model: Model, weights: Path, unread: Sequence[str] = ()) -> float:
@@ -47,7 +47,7 @@ def difference(source: Path, model: Model, weights: Path, unread: Sequence[str] 
 
     Raises ArchError E0502 where transformers or torch is not installed, E0533 where an input is none of theirs, an
     output has no counterpart, or their class has weights that the checkpoint lacks."""
-    demand_packages()
+    demand_packages("--check")
     import torch
     import transformers
     from safetensors.torch import load_file
@@ -81,16 +81,53 @@ def difference(source: Path, model: Model, weights: Path, unread: Sequence[str] 
     return worst
 
 
-RUNS_CODE = ("auto_map", "attn_implementation", "_attn_implementation", "experts_implementation")
-"""Fields of a config that name code: classes in the folder, kernels of a hub."""
+def own_class(architectures: Any) -> Any:
+    """Return the class of transformers that the `architectures` of a config name first; None where it has none."""
+    import transformers
+
+    name = architectures[0] if isinstance(architectures, list) and architectures else None
+    if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+        return None
+    found = getattr(transformers, name, None)
+    return found if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel) else None
 
 
-def _loaded(source: Path, folder: Path) -> tuple[Any, dict[str, Any]]:
-    """Load a checkpoint with transformers; its model, and what was said of its tensors.
+def class_name(config: Mapping[str, Any]) -> str:
+    """Return the name of the class of transformers that a config is of: the first of its `architectures`, or else the
+    decoder of its `model_type`. Raises ArchError E0533 where the package that is installed has neither."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if (named := own_class(config.get("architectures"))) is not None:
+        return str(named.__name__)
+    kind = config.get("model_type")
+    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind) if isinstance(kind, str) else None
+    if isinstance(known, str):
+        return known
+    raise error(
+        "E0533",
+        f"transformers {transformers.__version__} has no decoder of `model_type` {shortened(str(kind), 60)}",
+        help="code that lies in the folder is not run; `archdsl lift FILE.py:CLASS` runs a file that you have read",
+    )
+
+
+def converted(source: Path) -> dict[str, Tensor]:
+    """Return the tensors of a checkpoint, in its types, under the names that its class in transformers has for them:
+    the folders of some types keep apart what the class holds as one. Raises ArchError E0502 and E0533."""
+    with TemporaryDirectory(prefix="archdsl.") as folder:
+        module, read = _loaded(source, Path(folder), "auto")
+    if missing := sorted(read["missing_keys"]):
+        raise error("E0533", f"by its config, {type(module).__name__} has `{missing[0]}`, which the checkpoint lacks")
+    state: dict[str, Tensor] = module.state_dict()
+    return state
+
+
+def _loaded(source: Path, folder: Path, dtype: Any = None) -> tuple[Any, dict[str, Any]]:
+    """Load a checkpoint with transformers, in float32 by default; its model, and what was said of its tensors.
 
     transformers reads `folder`, which holds the config and the tensors alone: code, adapters and settings of generation
-    that lie beside them are not there, and `RUNS_CODE` is left out of the config. Raises ArchError E0502 where it has
-    no such class or cannot make it."""
+    that lie beside them are not there, and what names code is left out of the config. Raises ArchError E0502 where it
+    has no such class or cannot make it."""
     import torch
     import transformers
 
@@ -100,19 +137,16 @@ def _loaded(source: Path, folder: Path) -> tuple[Any, dict[str, Any]]:
         (folder / source.name).symlink_to(source.resolve())
     else:
         files = Folder(source)
-        config = {name: value for name, value in files.config.items() if name not in RUNS_CODE}
-        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        (folder / "config.json").write_text(json.dumps(without_code(files.config)), encoding="utf-8")
         for file in (*(c.path for c in files.files), source / INDEX_FILE):
             if file.is_file():
                 (folder / file.name).symlink_to(file.resolve())
         options["use_safetensors"] = True
     try:
         theirs = transformers.AutoConfig.from_pretrained(folder, **options)
-        named = getattr(transformers, (theirs.architectures or [""])[0], None)
-        is_model = isinstance(named, type) and issubclass(named, transformers.PreTrainedModel)
-        cls: Any = named if is_model else transformers.AutoModelForCausalLM
+        cls: Any = own_class(theirs.architectures) or transformers.AutoModelForCausalLM
         loaded: tuple[Any, dict[str, Any]] = cls.from_pretrained(
-            folder, config=theirs, dtype=torch.float32, output_loading_info=True, **options
+            folder, config=theirs, dtype=dtype or torch.float32, output_loading_info=True, **options
         )
     except (MemoryError, RecursionError):
         raise

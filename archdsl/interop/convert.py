@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -25,6 +26,7 @@ from archdsl.interop.gguf import GgufFile
 from archdsl.interop.huggingface import (
     Folder,
     Renamed,
+    TensorSource,
     config_fields,
     demand_fixed,
     mapping_of,
@@ -33,6 +35,7 @@ from archdsl.interop.huggingface import (
     weights_to,
 )
 from archdsl.interop.importing import written
+from archdsl.interop.lift.report import LiftReport
 from archdsl.interop.mapping import Mapper
 from archdsl.interop.native import says_all
 from archdsl.passes.outline import HEAD, OWN_TYPE, outline
@@ -58,8 +61,8 @@ class ImportReport(BaseModel, Shown):
     spec: str
     """The spec's file."""
     model_type: str
-    family: str
-    """The file of the family that it is a member of."""
+    family: str | None
+    """The file of the family that it is a member of; None where it was lifted."""
     parameters: int
     weights: str | None
     """The file of weights, in the spec's names."""
@@ -73,14 +76,20 @@ class ImportReport(BaseModel, Shown):
     """The largest difference of logits to transformers', relative to the largest of these; None where not compared."""
     tolerance: float
     """The largest difference that passes."""
+    lift: LiftReport | None = None
+    """How the spec compares with the class of transformers that it was made from, where it was lifted."""
 
     @property
     def written(self) -> list[str]:
         """Every file that was written."""
-        return [self.spec, *([self.weights] if self.weights is not None else []), *self.files]
+        own = self.lift.files if self.lift is not None else [self.spec]
+        return [*dict.fromkeys([*own, *([self.weights] if self.weights is not None else []), *self.files])]
 
     def disagreement(self) -> Diagnostic | None:
-        """Return the finding E0535 where outputs were compared and differ by more than the tolerance, or are NaN."""
+        """Return the finding E0548 where a spec that was lifted is not its class, and E0535 where outputs were compared
+        and differ by more than the tolerance, or are NaN."""
+        if self.lift is not None and (finding := self.lift.disagreement()) is not None:
+            return finding
         if self.difference is None or self.difference <= self.tolerance:
             return None
         return Diagnostic(
@@ -101,6 +110,8 @@ def import_folder(
     check: bool = False,
     tolerance: float | None = None,
     ignore: Sequence[str] = (),
+    lift: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
     progress: Callable[[Model], AbstractContextManager[Progress | None]] = lambda _: nullcontext(),
 ) -> ImportReport:
     """Write a checkpoint of Hugging Face as a spec, and its weights beside it as safetensors in the spec's names.
@@ -108,9 +119,10 @@ def import_folder(
     `source` is a folder, a `config.json` alone, or a GGUF file; `mapping` is the name or the path of a `.checkpoint`
     file, by default that of the config's `model_type`; `ignore` names fields that it has no place for. With `check`
     outputs are compared with transformers', and the report says whether they differ by more than the `tolerance`, a
-    share of the largest. `progress` is asked for a context once the model is known, and told of each
+    share of the largest. With `lift` there is no mapping: the spec is made of transformers' own class, of which `tell`
+    is told what is being done. `progress` is asked for a context once the model is known, and told of each
     weight that is written. Raises ArchError E0509 for arguments that do not go together, E0531 to E0533 where mapping,
-    checkpoint and spec disagree: nothing is written then."""
+    checkpoint and spec disagree, E0540 to E0547 where a class cannot be lifted: nothing is written then."""
     from archdsl.estimates.counts import total
 
     if output.suffix != ".arch":
@@ -120,10 +132,18 @@ def import_folder(
     if tolerance is not None and not check:
         raise error("E0509", "`tolerance` goes with `check`", help="give `check` too, or leave it out")
     if check:
-        compare.demand_packages()
+        compare.demand_packages("--check")
+    passes = TOLERANCE if tolerance is None else tolerance
+    if lift:
+        for option, value in (("mapping", mapping), ("ignore", ignore)):
+            if value:
+                raise error("E0509", f"`{option}` goes with a mapping, and `lift` needs none", help="leave one out")
+        if source.suffix == ".gguf":
+            raise error("E0509", "`lift` reads the config.json of a class of transformers, and a GGUF file has none")
+        return _lifted(source, output, weights, check, passes, tell, progress)
     folder, found = opened(source, mapping, weights and source.is_dir())
-    if weights and not folder.shapes and source.suffix != ".json":
-        raise error("E0533", f"`{source}` holds no tensors", help="`--no-weights` writes the spec alone")
+    if weights:
+        _demand_tensors(source, folder)
     fields = [name for name, _ in config_fields(folder.config)]
     for name in ignore:
         if name not in folder.config and not any(field == name or field.startswith(f"{name}.") for field in fields):
@@ -147,7 +167,7 @@ def import_folder(
     demand_fixed(settings, model)
     report = ImportReport(
         spec=str(output), model_type=kind, family=settings.spec.name, parameters=total(model), weights=None, tensors=0,
-        files=[], doubts=[], difference=None, tolerance=TOLERANCE if tolerance is None else tolerance,
+        files=[], doubts=[], difference=None, tolerance=passes,
     )  # fmt: skip
     beside = folder.beside() if weights else {}  # before anything is written: it may be broken
     if weights and folder.shapes:
@@ -162,12 +182,73 @@ def import_folder(
             report.files += map(str, carry(beside, output))
         write_text(output, text)
     if check:
-        unread = [*found.drops, *(d.removeprefix(found.base) for d in found.drops)]
-        try:
-            report.difference = compare.difference(source, model, output.with_suffix(".safetensors"), unread)
-        except ArchError as problem:
-            kept = _kept(report.written)
-            raise ArchError(replace(d, notes=(*d.notes, kept)) for d in problem.diagnostics) from None
+        _compare(report, source, model, found)
+    return report
+
+
+def _demand_tensors(source: Path, folder: Folder | GgufFile) -> None:
+    if not folder.shapes and source.suffix != ".json":
+        raise error("E0533", f"`{source}` holds no tensors", help="`--no-weights` writes the spec alone")
+
+
+def _compare(report: ImportReport, source: Path, model: Model, mapping: CheckpointFile) -> None:
+    """Put into the report how far the outputs of what was written are from transformers'. Errors, which are those of
+    `compare.difference`, say what was written."""
+    unread = [*mapping.drops, *(d.removeprefix(mapping.base) for d in mapping.drops)]
+    try:
+        report.difference = compare.difference(source, model, Path(report.spec).with_suffix(".safetensors"), unread)
+    except ArchError as problem:
+        kept = _kept(report.written)
+        raise ArchError(replace(d, notes=(*d.notes, kept)) for d in problem.diagnostics) from None
+
+
+def _lifted(
+    source: Path,
+    output: Path,
+    weights: bool,
+    check: bool,
+    tolerance: float,
+    tell: Callable[[str], None],
+    progress: Callable[[Model], AbstractContextManager[Progress | None]],
+) -> ImportReport:
+    """Write a checkpoint as a spec that is made of transformers' own class, with its table of weights, and the weights
+    beside it. Errors as for `import_folder`."""
+    compare.demand_packages("--lift")
+    from archdsl.interop.lift.lifting import States, lift, write
+    from archdsl.interop.lift.module import TRANSFORMERS, aside
+    from archdsl.interop.lift.module import found as subject_of
+
+    if not output.parent.is_dir():  # before minutes of work
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(output.parent))
+    folder = Folder(source, weights and source.is_dir())
+    if weights:
+        _demand_tensors(source, folder)
+    beside = folder.beside() if weights else {}
+    with aside():
+        subject = subject_of(f"{TRANSFORMERS}:{compare.class_name(folder.config)}", {}, folder.config)
+        made = lift(subject, output=output, tell=tell)
+        mapping = made.written.mapping
+        tensors: TensorSource | None = None
+        if weights and folder.shapes:
+            tensors = folder
+            try:
+                Mapper(mapping, made.model, folder.shapes).demand(folder.shapes)
+            except ArchError:
+                tell(f"reading {source} with transformers")
+                tensors = States(compare.converted(source))
+    report = ImportReport(
+        spec=str(output), model_type=printable(shortened(str(folder.config.get("model_type")), 60)), family=None,
+        parameters=made.report.parameters, weights=None, tensors=0, files=[], doubts=[], difference=None,
+        tolerance=tolerance, lift=made.report,
+    )  # fmt: skip
+    if tensors is not None:
+        report.weights, report.tensors = str(output.with_suffix(".safetensors")), len(folder.shapes)
+    with together(), progress(made.model) as told:
+        write(made, output, tensors, told)
+        if weights:
+            report.files += map(str, carry(beside, output))
+    if check:
+        _compare(report, source, made.model, mapping)
     return report
 
 

@@ -54,6 +54,27 @@ NEUTRAL = re.compile(
 """Fields of a config that say nothing of what an inference computes, or what the tensors themselves say."""
 
 
+RUNS_CODE = (
+    "auto_map",
+    "trust_remote_code",
+    "attn_implementation",
+    "_attn_implementation",
+    "experts_implementation",
+    "_experts_implementation",
+    "quantization_config",
+)
+"""Fields of a config that name code: classes in the folder, kernels of a hub, packages that quantize."""
+
+
+def without_code(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config for transformers without the fields `RUNS_CODE`, at any depth."""
+    return {
+        name: without_code(value) if isinstance(value, dict) else value
+        for name, value in config.items()
+        if name not in RUNS_CODE
+    }
+
+
 def is_neutral(name: str) -> bool:
     """Return whether a field, by its dotted name, says nothing of what an inference computes."""
     parts = name.split(".")
@@ -193,7 +214,8 @@ def mapping_of(config: Mapping[str, Any]) -> CheckpointFile:
         "E0533",
         f"there is no mapping for `model_type` {shortened(kind, 60)}",
         notes=[f"the mapping of `{near}` reads {reads}"] if near else [],
-        help=f"`--map {nearest(kind, known) or near or 'NAME'} --check` tries that of a known type, "
+        help="`--lift` makes a spec of transformers' own class of that type, where it has one; "
+        f"`--map {nearest(kind, known) or near or 'NAME'} --check` tries the mapping of a known type, "
         "`--map FILE.checkpoint` takes one of your own",
     )
 

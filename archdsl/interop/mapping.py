@@ -138,7 +138,7 @@ class Mapper:
             return
         met = set()
         wrong: dict[str, tuple[str, str]] = {}
-        for path, kind in _rotations(self.model.block, ""):
+        for path, kind in rotations(self.model.block, ""):
             part = next((i for i, (below, _) in enumerate(parts) if below.fullmatch(path)), None)
             met.add(part)
             theirs = rope if part is None else parts[part][1]
@@ -296,18 +296,18 @@ class Mapper:
         return named
 
 
-def _rotations(block: Block, path: str) -> Iterator[tuple[str, str]]:
+def rotations(block: Block, path: str) -> Iterator[tuple[str, str]]:
     """Yield where rotary embeddings stand, by the path of weights there, and which channels they turn together."""
     for instance in block.instances:
         if instance.block is not None:
-            yield from _rotations(instance.block, f"{path}.{instance.path}".removeprefix("."))
+            yield from rotations(instance.block, f"{path}.{instance.path}".removeprefix("."))
     for op in every_node(block.graph):
         if isinstance(op, OpNode) and (kind := op.op.rotated_pairs(op)):
             yield path, kind
     for node, step in modules(block.graph):
         for call in calls_of(node):
             below = f"{path}.{step}".removeprefix(".")
-            yield from _rotations(call.block, below)
+            yield from rotations(call.block, below)
 
 
 def _size(name: str, sizes: Mapping[str, int]) -> int:

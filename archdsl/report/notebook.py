@@ -33,6 +33,7 @@ VIEWS: dict[str, Callable[[Any], Iterable[RenderableType]]] = {
     "DiffReport": tables.diff_view,
     "FitReport": tables.fit_view,
     "ImportReport": tables.import_view,
+    "LiftReport": tables.lift_view,
     "MemoryReport": _memory_view,
     "ParamsReport": tables.params_view,
     "ScalingReport": tables.scaling_view,

@@ -23,6 +23,7 @@ REPORTS: dict[str, tuple[str, ...]] = {
     "generate": ("archdsl.run.generate:GenerateReport",),
     "import": ("archdsl.interop.convert:ImportReport",),
     "hardware": ("archdsl.estimates.hardware:HardwareReport",),
+    "lift": ("archdsl.interop.lift.report:LiftReport",),
     "list": ("archdsl.zoo:ZooReport",),
     "run": ("archdsl.run.smoke:RunReport", "archdsl.run.onnx:OnnxRunReport"),
     "scaling": ("archdsl.estimates.scaling:ScalingReport",),

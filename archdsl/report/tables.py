@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from archdsl.estimates.sharding import Sharding
     from archdsl.estimates.sweep import SweepReport
     from archdsl.interop.convert import ImportReport
+    from archdsl.interop.lift.report import LiftReport
     from archdsl.ir.graph import Model
     from archdsl.report.compare import CompareReport, ModelColumn
     from archdsl.report.diff import DiffReport, FilesDiffReport, PartDiff, Quantity
@@ -433,7 +434,8 @@ def import_view(report: ImportReport) -> Iterator[RenderableType]:
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False)
-    about = f"{report.model_type}, after {report.family}: {report.parameters:,} parameters"
+    origin = f"after {report.family}" if report.lift is None else f"lifted from {report.lift.module}"
+    about = f"{report.model_type}, {origin}: {report.parameters:,} parameters"
     table.add_row(_escape(report.spec), _escape(about))
     if report.weights is not None:
         table.add_row(_escape(report.weights), f"from {report.tensors:,} tensors")
@@ -446,6 +448,34 @@ def import_view(report: ImportReport) -> Iterator[RenderableType]:
     if report.difference is not None:
         table.add_row("difference", f"{report.difference:.1e} of the largest logit of transformers'")
     yield table
+    if report.lift is not None:
+        # Its weights are those of the checkpoint, however the class draws its own.
+        yield _lift_checks(report.lift, initial=False)
+
+
+def lift_view(report: LiftReport) -> Iterator[RenderableType]:
+    """What was written, what was compared with the module, and what the spec does not say of it."""
+    table = _table(heads=False)
+    for file in report.files:
+        table.add_row(_escape(file))
+    yield f"[bold]{_escape(report.model)}[/]  [dim]{_escape(report.module)}: {report.parameters:,} parameters[/]"
+    yield table
+    yield _lift_checks(report, initial=True)
+
+
+def _lift_checks(report: LiftReport, *, initial: bool) -> Table:
+    """What was compared with a module, and what the spec does not say of it: of its `initial` values, too."""
+    checks = _table(heads=False)
+    for check in report.checks:
+        checks.add_row("[green]equal[/]" if check.passed else "[red]differs[/]", _escape(check.message))
+    for value in report.initial_values if initial else ():
+        scheme = f"; `init: {value.scheme}` would say so" if value.scheme is not None else ""
+        checks.add_row(
+            "initialized otherwise", _escape(f"{value.weight}: {value.module}, and the spec {value.spec}{scheme}")
+        )
+    for remark in report.remarks:
+        checks.add_row("note", _escape(remark))
+    return checks
 
 
 def _tensors(report: RunReport | OnnxRunReport) -> Table:

@@ -3,7 +3,8 @@
 A comment above a block says what it is; a reader of the rendered page does not see it:
 
 * `<!-- examples/gpt2.arch -->` above `arch`: a file of the repository, to the byte. A name that the repository does not
-  have makes a file of the reader's own, which later blocks of the page may use.
+  have makes a file of the reader's own, which later blocks of the page may use, or shows what a command above it wrote.
+* `<!-- gpt.py -->` above `python`: a file of the reader's own, too.
 * `console`: every `$ archdsl …` is run where those files lie, and must print what stands below it. `…` stands for any
   text in a line; a line of it, for any lines.
 * `<!-- compile tiny.arch: Attention Decoder -->` above `python`: these classes of what the command gives.

@@ -26,6 +26,7 @@ PAGES = [
     ROOT / "docs" / "onnx.md",
     ROOT / "docs" / "checkpoints.md",
     ROOT / "docs" / "generate.md",
+    ROOT / "docs" / "lift.md",
     ROOT / "docs" / "train.md",
     ROOT / "docs" / "cookbook.md",
     ROOT / "docs" / "alternatives.md",
@@ -115,11 +116,13 @@ def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updat
             real = console(block)
         elif block.note == "runtimes":
             in_runtimes(block.text)
+        elif block.kind == "python" and block.note.endswith(".py"):
+            Path(block.note).write_text(block.text, encoding="utf-8")
         elif block.kind == "python":
             run(block, names)
         elif block.kind == "arch" and block.note:
-            kept = ROOT / block.note
-            if kept.exists():
+            kept = next((f for f in (ROOT / block.note, Path(block.note)) if f.exists()), None)
+            if kept is not None:
                 real = kept.read_text(encoding="utf-8")
             else:
                 (tmp_path / block.note).parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """The generated pages are those of the present code, and no link of the documentation is broken."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,9 @@ import pytest
 
 import archdsl
 from archdsl.cli import app
+from archdsl.interop.checkpoint_file import shipped
 from docs.gpu_page import with_table
+from docs.lift_page import STAGES, types_table, with_types
 from docs.pages import ROOT, blocks
 from docs.reference_pages import api_page, library_page, primitives_page
 from docs.zoo_page import zoo_pages
@@ -23,6 +26,18 @@ def test_primitives_are_current(golden: Callable[[Path, str], None]) -> None:
 
 def test_library_is_current(golden: Callable[[Path, str], None]) -> None:
     golden(ROOT / "docs" / "library.md", library_page())
+
+
+def test_the_types_that_are_lifted_are_current(golden: Callable[[Path, str], None]) -> None:
+    page = ROOT / "docs" / "checkpoints.md"
+    golden(page, with_types(page.read_text(encoding="utf-8")))
+
+
+def test_every_type_is_imported_in_some_way_or_not_for_some_reason() -> None:
+    types = json.loads((ROOT / "benchmarks" / "lift.json").read_text(encoding="utf-8"))["types"]
+    assert {row["stage"] for row in types.values()} <= {"equal", *STAGES}
+    named = re.findall(r"`([^`]+)`", "".join(re.findall(r"^\| (?:by lift|neither).*", types_table(), re.MULTILINE)))
+    assert sorted(named) == sorted({*types} - {*shipped()})
 
 
 def test_the_api_is_current(golden: Callable[[Path, str], None]) -> None:

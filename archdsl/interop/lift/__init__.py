@@ -1,0 +1,1 @@
+"""A module of PyTorch becomes a spec."""

@@ -1,0 +1,353 @@
+"""The graph of a module: what `torch.export` records of one call, each value with the module that made it and the lines
+of source that did."""
+
+from __future__ import annotations
+
+import operator
+import re
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import sympy
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from archdsl.diagnostics import ArchError, error, shortened
+from archdsl.interop.lift.declared import Declaration, standing
+from archdsl.interop.lift.meanings import declared
+
+PACKAGE = str(Path(__file__).parent)
+
+Size: TypeAlias = "int | sympy.Expr"
+"""An axis: a number, or a formula of `BATCH` and `TIME`."""
+BATCH, TIME = (sympy.Symbol(name, integer=True, positive=True) for name in ("batch", "time"))
+
+
+class Place(NamedTuple):
+    """A module that was being called: its path from the root, of which a second call is told apart by `@1`, and the
+    name of its class."""
+
+    path: str
+    cls: str
+
+    @property
+    def module(self) -> str:
+        """The path of the module, whichever call this is."""
+        return self.path.partition("@")[0]
+
+
+class Frame(NamedTuple):
+    """A line of the author's source."""
+
+    file: str
+    line: int
+
+
+@dataclass(eq=False)
+class Value:
+    """One value of the graph.
+
+    `op` is `input`, `weight`, `constant` (a buffer, or a tensor made in `forward`), or the name of an ATen operator
+    without its overload; `item` takes one result of an operator with several. `args` and `options` hold values,
+    numbers, sizes, and lists of these.
+    """
+
+    op: str
+    args: tuple[Any, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    shape: tuple[Size, ...] = ()
+    dtype: torch.dtype | None = None
+    name: str = ""
+    """Of an input, its name; of a weight or a buffer, the path of the parameter."""
+    places: tuple[Place, ...] = ()
+    """The modules that were being called, the outermost first, without the root."""
+    frames: tuple[Frame, ...] = ()
+    """The lines that made it, the innermost last."""
+    tensor: Tensor | None = None
+    """What a constant holds."""
+    call: Callable[..., Any] | None = None
+    """The operator itself."""
+    index: int = 0
+    """The place in the order of the calls."""
+    results: int = 1
+    """How many tensors the operator gives."""
+    low: torch.dtype | None = None
+    """Its type where the module's weights are bfloat16; None where that is not known."""
+
+    def operands(self) -> Iterator[Value]:
+        """Yield the values that it reads."""
+        yield from _values((self.args, tuple(self.options.values())))
+
+    def __repr__(self) -> str:
+        return f"<{self.op} {self.name} {list(self.shape)}>"
+
+
+def _values(tree: Any) -> Iterator[Value]:
+    if isinstance(tree, Value):
+        yield tree
+    elif isinstance(tree, tuple | list):
+        for part in tree:
+            yield from _values(part)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A module's graph: its inputs in order and its results with their names."""
+
+    module: nn.Module
+    inputs: tuple[Value, ...]
+    results: tuple[tuple[str, Value], ...]
+    axes: frozenset[str]
+    """Which axes of the inputs are open: `batch`, `time`."""
+    longest: int | None
+    """The most positions that the module's own checks accept, where they have such a bound."""
+    typed: bool
+    """Whether `Value.low` is known."""
+
+
+def export(
+    module: nn.Module,
+    example: Mapping[str, Tensor],
+    axes: Mapping[str, Sequence[str | None]],
+    declarations: Sequence[Declaration] = (),
+    *,
+    types: bool = True,
+) -> Exported:
+    """Record a call of a module as it is, in evaluation or training, with its inputs by name; `axes` names the open
+    axes of each, `batch` and `time`; blocks of `declarations` stand for modules of their classes. A second recording,
+    of the module in bfloat16, says which values have the type of the weights and which have their own, unless `types`
+    are of no interest.
+
+    Raises ArchError E0540 where it cannot be traced, with what `torch.export` says, and E0541 where the call fixes an
+    axis that should be open."""
+    program = _recorded(module, example, axes, declarations)
+    names, longest = _open_axes(program, example, axes)
+    inputs, results, calls = _flattened(program, names)
+    typed = False
+    with suppress(ArchError):
+        others: list[Value] = []
+        if types:
+            low = {name: x.bfloat16() if x.is_floating_point() else x for name, x in example.items()}
+            with _in_bfloat16(module):
+                second = _recorded(module, low, axes, declarations)
+            others = _flattened(second, _open_axes(second, low, axes)[0])[2]
+        typed = [v.op for v in calls] == [v.op for v in others]
+        for value, other in zip(calls, others, strict=True) if typed else ():
+            value.low = other.dtype
+    return Exported(module, tuple(inputs), tuple(results), frozenset(map(str, names.values())), longest, typed)
+
+
+@contextmanager
+def _in_bfloat16(module: nn.Module) -> Iterator[None]:
+    """A module whose weights and buffers of real numbers are bfloat16 within. Weights that repeat one number at every
+    index still do."""
+    before: list[tuple[nn.Module, str, Any]] = []
+    made: dict[int, Any] = {}
+
+    def low(tensor: Tensor) -> Any:
+        if not any(tensor.stride()) and tensor.dim():
+            number = tensor.detach().as_strided((), ()).bfloat16().expand(tensor.shape)
+        else:
+            number = tensor.detach().bfloat16()
+        return nn.Parameter(number, requires_grad=False) if isinstance(tensor, nn.Parameter) else number
+
+    try:
+        for part in [*module.modules()]:
+            for name, tensor in [*part._parameters.items(), *part._buffers.items()]:
+                if tensor is not None and tensor.is_floating_point():
+                    before.append((part, name, tensor))
+                    setattr(part, name, made.setdefault(id(tensor), low(tensor)))
+        yield
+    finally:
+        for part, name, tensor in before:
+            setattr(part, name, tensor)
+
+
+def _recorded(
+    module: nn.Module,
+    example: Mapping[str, Tensor],
+    axes: Mapping[str, Sequence[str | None]],
+    declarations: Sequence[Declaration],
+) -> Any:
+    """The program of a call without writes in place, and otherwise undecomposed: `linear` and attention are whole."""
+    sizes = {
+        name: {i: torch.export.Dim.AUTO if axis else None for i, axis in enumerate(axes[name])} for name in example
+    }
+    try:
+        with torch.no_grad(), warnings.catch_warnings(), declared(module), standing(module, example, declarations):
+            warnings.simplefilter("ignore")
+            program = torch.export.export(module, (), kwargs=dict(example), dynamic_shapes=sizes, strict=False)
+            if any(_writes(node) for node in program.graph.nodes):
+                program = program.run_decompositions({})
+    except (ArchError, MemoryError, RecursionError):
+        raise
+    except Exception as problem:  # whatever the module's own code and the tracer raise
+        raise _untraced(module, problem) from None
+    return program
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether a call changes one of its operands."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
+FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def _untraced(module: nn.Module, problem: Exception) -> ArchError:
+    """What stopped the trace: the first line that is said of it, and the line of the module's source."""
+    folder = str(Path(torch.__file__).parent)
+    own = [f for f in traceback.extract_tb(problem.__traceback__) if not f.filename.startswith((folder, PACKAGE))]
+    said = next((line.strip() for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
+    where = [f"{Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line}"] if own else []
+    return error("E0540", f"`{type(module).__name__}` cannot be traced: {shortened(said, 200)}", notes=where)
+
+
+def _open_axes(
+    program: Any, example: Mapping[str, Tensor], axes: Mapping[str, Sequence[str | None]]
+) -> tuple[dict[sympy.Expr, sympy.Expr], int | None]:
+    """What the tracer calls the open axes -> BATCH or TIME; and the most positions that its guards accept."""
+    known: dict[str, sympy.Expr] = {"batch": BATCH, "time": TIME}
+    names: dict[sympy.Expr, sympy.Expr] = {}
+    longest = None
+    places = (n for n in program.graph.nodes if n.op == "placeholder")
+    for node, spec in zip(places, program.graph_signature.input_specs, strict=True):
+        own = axes.get(node.name, ()) if spec.kind.name == "USER_INPUT" else ()
+        for axis, size in zip(own, node.meta["val"].shape, strict=False):
+            if axis is None:
+                continue
+            if not isinstance(size, torch.SymInt) or size.node.expr.is_number:
+                text = f"the module fixes `{axis}` of `{node.name}` to {size}, the size of the example"
+                note = "a Python loop over it, or a size kept from an earlier call, does that"
+                help_ = "a block can stand for its class: --declare CLASS=FILE.arch"
+                raise error("E0541", text, notes=[note], help=help_)
+            symbol = size.node.expr
+            names[symbol] = known[axis]
+            upper = program.range_constraints[symbol].upper
+            if axis == "time" and upper.is_number and upper < MOST:
+                longest = int(upper)
+    return names, longest
+
+
+MOST = 1 << 31
+"""A bound from here on is none."""
+
+
+def _flattened(
+    program: Any, axes: Mapping[sympy.Expr, sympy.Expr]
+) -> tuple[list[Value], list[tuple[str, Value]], list[Value]]:
+    """The inputs, the named results, and every call in order but those that only copy, without graphs in the graph."""
+    state = {**program.state_dict, **program.constants}
+    weights: dict[Any, Value] = {}
+    calls: list[Value] = []
+    known: dict[fx.Node, Any] = {}
+
+    def size(number: Any) -> Any:
+        if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
+            number = number.node.expr.subs(axes)
+            return int(number) if number.is_Integer else number
+        return number
+
+    def made(op: str, node: fx.Node, **what: Any) -> Value:
+        found = node.meta.get("val")
+        tensor = found[0] if isinstance(found, tuple | list) and found else found
+        stack = (node.meta.get("nn_module_stack") or {}).items()
+        places = tuple(
+            Place(p + "".join(k.partition("@")[1:]), getattr(c, "__name__", str(c).rpartition(".")[2]))
+            for k, (p, c) in stack
+            if p
+        )
+        frames = tuple(Frame(f, int(line)) for f, line in FRAME.findall(node.meta.get("stack_trace") or ""))
+        return Value(
+            op,
+            shape=tuple(map(size, getattr(tensor, "shape", ()))),
+            dtype=getattr(tensor, "dtype", None),
+            places=tuple(p for p in places if not p.path.startswith("_empty")),
+            frames=frames,
+            index=len(calls),
+            results=len(found) if isinstance(found, tuple | list) else 1,
+            **what,
+        )
+
+    def placeholder(node: fx.Node, spec: Any) -> Value:
+        if spec.kind.name == "USER_INPUT":
+            return made("input", node, name=node.name)
+        target = spec.target
+        tensor = state[target]
+        if spec.kind.name == "PARAMETER" or (spec.persistent and _waits(tensor)):
+            key = (tensor.data_ptr(), tensor.shape)
+            return weights.setdefault(key, made("weight", node, name=target))
+        return made("constant", node, name=target, tensor=tensor)
+
+    def run(graph: fx.GraphModule) -> Any:
+        for node in graph.graph.nodes:
+            if node.op == "output":
+                return fx.node.map_arg(node.args[0], known.__getitem__)
+            if node.op == "placeholder":
+                continue
+            args, options = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
+            found = node.meta.get("val")
+            if node.op == "get_attr":
+                held = operator.attrgetter(node.target)(graph)
+                known[node] = held if isinstance(held, fx.GraphModule) else made("constant", node, tensor=held)
+            elif isinstance(found, torch.SymInt | torch.SymFloat | torch.SymBool):
+                known[node] = size(found)
+            elif "wrap_with" in str(node.target):  # a graph that runs without gradients, or under autocast
+                at = next(i for i, a in enumerate(args) if isinstance(a, fx.GraphModule))
+                inner = [n for n in args[at].graph.nodes if n.op == "placeholder"]
+                known.update(zip(inner, args[at + 1 :], strict=True))
+                known[node] = run(args[at])
+            elif node.target is operator.getitem and not isinstance(args[0], Value):
+                known[node] = args[0][args[1]]
+            elif found is None and "assert" in str(node.target):
+                known[node] = None
+            else:
+                name = "item" if node.target is operator.getitem else node.target.__name__.partition(".")[0]
+                value = made(name, node, call=node.target)
+                value.args, value.options = tuple(args), options
+                known[node] = value
+                calls.append(value)
+        return None
+
+    nodes = [n for n in program.graph.nodes if n.op == "placeholder"]
+    specs = program.graph_signature.input_specs
+    inputs = []
+    for node, spec in zip(nodes, specs, strict=True):
+        known[node] = placeholder(node, spec)
+        if spec.kind.name == "USER_INPUT":
+            inputs.append(known[node])
+    results = run(program.graph_module)
+    return inputs, _named(program, results), [v for v in calls if v.op not in COPIES]
+
+
+COPIES = {"to", "_to_copy", "clone", "contiguous", "detach", "alias", "lift_fresh_copy", "type_as"}
+"""Operators that a module in another type may have more of, or fewer."""
+
+
+def _waits(buffer: Tensor) -> bool:
+    """Whether a buffer that checkpoints hold has one number everywhere: another will be learned, as a router's bias is,
+    and the spec must have a weight for it."""
+    return buffer.is_floating_point() and buffer.numel() > 1 and bool((buffer == buffer.flatten()[0]).all())
+
+
+def _named(program: Any, results: Any) -> list[tuple[str, Value]]:
+    """The results that are tensors, by the fields of what the module returned; of a bare tensor or tuple without."""
+    spec = program.call_spec.out_spec
+    names = [".".join(k for e in path if (k := _key(e))) for path, _ in _paths(spec)]
+    return [(name, v) for name, v in zip(names, results, strict=False) if isinstance(v, Value)]
+
+
+def _paths(spec: Any) -> list[tuple[Any, Any]]:
+    filled = pytree.tree_unflatten(range(spec.num_leaves), spec)
+    return pytree.tree_flatten_with_path(filled)[0]
+
+
+def _key(entry: Any) -> str:
+    return str(key) if isinstance(key := getattr(entry, "key", getattr(entry, "name", None)), str) else ""

@@ -1,0 +1,236 @@
+"""Which models of transformers `archdsl lift` brings in: tiny ones of every type with a causal head, built from their
+default configurations with small numbers, each in a process of its own.
+
+    python benchmarks/lift.py                     # all types: some twenty minutes on two cores
+    python benchmarks/lift.py llama gemma2        # these
+    python benchmarks/lift.py --json results.json # kept as they come; types that are there already are not run again
+    python benchmarks/lift.py --json results.json -o benchmarks/lift.json --none   # of these, what the docs say
+
+`-o` writes of every type how far it came, and why no further, into a file that the table in `docs/checkpoints.md` is
+made of (`pytest --update-golden tests/docs/test_reference.py`); types that were not run stay in it as they were.
+
+A line of the table says how far each came: exported, lifted, equal (parameters, outputs at other lengths, decode
+steps), proved causal; and otherwise why not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+SECONDS = 240
+"""So long may a type take."""
+
+SMALL: dict[str, int] = {
+    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), 96),
+    **dict.fromkeys(
+        ("hidden_size", "d_model", "n_embd", "embedding_size", "hidden_size_global", "attention_hidden_size"), 48
+    ),
+    **dict.fromkeys(
+        (
+            "intermediate_size",
+            "ffn_dim",
+            "n_inner",
+            "decoder_ffn_dim",
+            "encoder_ffn_dim",
+            "ffn_hidden_size",
+            "d_ff",
+            "intermediate_size_mlp",
+            "shared_intermediate_size",
+            "dim_ff",
+        ),
+        80,
+    ),
+    **dict.fromkeys(
+        ("moe_intermediate_size", "shared_expert_intermediate_size", "shared_experts_intermediate_size"), 24
+    ),
+    **dict.fromkeys(
+        ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers", "num_blocks"), 4
+    ),
+    **dict.fromkeys(
+        (
+            "num_attention_heads",
+            "n_head",
+            "n_heads",
+            "num_heads",
+            "decoder_attention_heads",
+            "encoder_attention_heads",
+            "attention_heads",
+            "linear_num_value_heads",
+            "linear_num_heads",
+            "swa_num_attention_heads",
+        ),
+        4,
+    ),
+    **dict.fromkeys(("num_key_value_heads", "linear_num_key_heads", "swa_num_key_value_heads", "encoder_layers_"), 2),
+    **dict.fromkeys(
+        ("head_dim", "linear_key_head_dim", "linear_value_head_dim", "linear_head_dim", "swa_head_dim", "kv_channels"),
+        12,
+    ),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "model_max_length", "max_seq_len", "n_ctx"), 64),
+    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "num_experts_per_token", "moe_k"), 2),
+    **dict.fromkeys(("kv_lora_rank", "q_lora_rank"), 16),
+    **dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "rotary_dim", "index_head_dim"), 8),
+    **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace", "num_kv_shared_layers"), 1),
+    **dict.fromkeys(("sliding_window", "window_size", "sliding_window_size", "attention_chunk_size"), 8),
+    **dict.fromkeys(("mamba_d_state", "state_size", "ssm_state_size", "mamba_chunk_size", "chunk_size"), 8),
+    **dict.fromkeys(("mamba_n_heads", "mamba_num_heads"), 8),
+    **dict.fromkeys(("mamba_d_head", "mamba_head_dim"), 12),
+    "qk_head_dim": 16,
+    "index_n_heads": 2,
+    "hidden_size_per_layer_input": 8,
+    "image_size": 32,
+    "patch_size": 8,
+    "num_lstm_layers": 1,
+}
+"""Numbers of configurations that are replaced, where a configuration has them."""
+
+
+def tiny(config_class: Any) -> Any:
+    """A configuration with small numbers, and without tokens that mean something. Lists of layers are made anew."""
+    config = config_class()
+
+    def small(settings: dict[str, Any]) -> dict[str, Any]:
+        numbers = SMALL | {"num_key_value_heads": 4, "head_dim": 8} if "kv_lora_rank" in settings else SMALL
+        found = {}
+        for name, value in settings.items():
+            if isinstance(value, dict) and value.get("model_type"):
+                found[name] = {"model_type": value["model_type"], **small(value)}
+            elif name in numbers and type(value) is int:
+                found[name] = numbers[name]
+            elif name.endswith("_token_id") and isinstance(value, int):
+                found[name] = 0
+        return found
+
+    return config_class(**small(config.to_dict()), use_cache=False)
+
+
+def tried(kind: str) -> dict[str, Any]:
+    """Lift a tiny model of a type."""
+    import torch
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    from archdsl.diagnostics import ArchError
+    from archdsl.interop.lift.lifting import lift
+    from archdsl.interop.lift.module import Subject, prepared
+
+    transformers.logging.set_verbosity_error()
+    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
+    cls = getattr(transformers, names if isinstance(names, str) else names[0])
+    row: dict[str, Any] = {"type": kind, "class": cls.__name__, "stage": "not built"}
+    try:
+        torch.manual_seed(0)
+        config = tiny(CONFIG_MAPPING[kind])
+        if hasattr(config, "is_decoder") and not getattr(config, "is_encoder_decoder", False):
+            config.is_decoder = True
+        module = prepared(cls(config).float())
+        with torch.no_grad():
+            module(torch.randint(1, 90, (2, 7)))
+    except Exception as problem:
+        return {**row, "why": f"{type(problem).__name__}: {problem}".splitlines()[0][:160]}
+    try:
+        subject = Subject(cls.__name__, lambda _: module, {}, config, module, f"transformers:{cls.__name__}")
+        found = lift(subject, whole=False)
+    except ArchError as problem:
+        told = problem.diagnostics[0]
+        stages = {"E0540": "not exported", "E0541": "not exported", "E0547": "wrong spec"}
+        return {
+            **row,
+            "stage": stages.get(told.code, "not lifted"),
+            "why": told.message[:300],
+            "notes": [*told.notes][:3],
+        }
+    report = found.report
+    failed = [c.message for c in report.checks if not c.passed]
+    return {
+        **row,
+        "stage": "differs" if failed else "equal",
+        "lines": len(report.text.splitlines()),
+        "proved": report.causal,
+        "decoded": any(c.what == "decode steps" and c.passed for c in report.checks),
+        "difference": max((c.difference for c in report.checks if c.difference is not None), default=None),
+        "why": failed[0][:300] if failed else "",
+        "remarks": report.remarks,
+    }
+
+
+def run(kind: str) -> dict[str, Any]:
+    """`tried` in a process of its own."""
+    command = [sys.executable, __file__, "--one", kind]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+    except subprocess.TimeoutExpired:
+        return {"type": kind, "stage": "too slow", "why": f"more than {SECONDS} s"}
+    except (ValueError, IndexError):
+        return {
+            "type": kind,
+            "stage": "failed",
+            "why": (done.stderr.strip().splitlines() or ["nothing was said"])[-1][:300],
+        }
+
+
+def line(row: dict[str, Any]) -> str:
+    marks = " ".join(word for word in ("proved", "decoded") if row.get(word))
+    return f"{row['type']:26} {row['stage']:13} {marks:15} {row.get('lines', ''):>4}  {row.get('why', '')[:90]}"
+
+
+def keep(path: Path, rows: list[dict[str, Any]], kinds: Iterable[str]) -> None:
+    """Write how far each type came, and why no further, over what the file says of them; others are `not tried`."""
+    import transformers
+
+    before = json.loads(path.read_text(encoding="utf-8"))["types"] if path.exists() else {}
+    new = {row["type"]: {"stage": row["stage"], "why": row.get("why", "")} for row in rows}
+    found = {kind: new.get(kind) or before.get(kind) or {"stage": "not tried", "why": ""} for kind in sorted(kinds)}
+    text = json.dumps({"transformers": transformers.__version__, "types": found}, indent=1, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("types", nargs="*")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--none", action="store_true", help="run no type that is not there already")
+    parser.add_argument("--one")
+    asked = parser.parse_args()
+    if asked.one:
+        print(json.dumps(tried(asked.one)))
+        return
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    rows = json.loads(asked.json.read_text()) if asked.json and asked.json.exists() else []
+    known = {row["type"] for row in rows}
+    wanted = [] if asked.none else asked.types or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    todo = [kind for kind in wanted if kind not in known]
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        for row in pool.map(run, todo):
+            rows.append(row)
+            print(line(row), flush=True)
+            if asked.json:
+                asked.json.write_text(json.dumps(rows, indent=1))
+    if asked.output:
+        keep(asked.output, rows, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    stages = [row["stage"] for row in rows]
+    print(f"{len(rows)} types: " + ", ".join(f"{stages.count(s)} {s}" for s in dict.fromkeys(stages)))
+    print(
+        f"{sum(bool(r.get('proved')) for r in rows)} proved causal, {sum(bool(r.get('decoded')) for r in rows)} decoded"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,302 @@
+"""Masks, tables and numbers of positions are read as formulas, and what they are read as is what they compute."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+sympy = pytest.importorskip("sympy")
+
+from torch import Tensor, nn  # noqa: E402
+
+from archdsl.interop.lift.elements import axis  # noqa: E402
+from archdsl.interop.lift.export import TIME, Value, export  # noqa: E402
+from archdsl.interop.lift.positions import Positions  # noqa: E402
+from archdsl.interop.lift.rotary import Rotary, options, rotary  # noqa: E402
+from archdsl.syntax.format import format_expr  # noqa: E402
+
+
+class Masked(nn.Module):
+    """Attention whose mask a function makes of the positions of queries and keys."""
+
+    def __init__(self, mask: Callable[[Tensor, Tensor], Tensor], size: int | None = None) -> None:
+        super().__init__()
+        self.mask = mask
+        if size is not None:
+            place = torch.arange(size)
+            self.register_buffer("kept", mask(place[:, None], place[None])[None, None], persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        time = x.shape[1]
+        place = torch.arange(time)
+        mask = self.kept[:, :, :time, :time] if hasattr(self, "kept") else self.mask(place[:, None], place[None])
+        return nn.functional.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], attn_mask=mask)
+
+
+def exported(module: nn.Module, time: int = 7) -> tuple[Positions, Value]:
+    """Its positions, and the value that it returns."""
+    found = export(module.eval(), {"x": torch.randn(3, time, 4)}, {"x": ("batch", "time", None)})
+    return Positions(found), found.results[0][1]
+
+
+def mask_of(module: nn.Module) -> str | None:
+    positions, value = exported(module)
+    while value.op != "scaled_dot_product_attention":
+        value = next(value.operands())
+    mask = positions.mask(value.options.get("attn_mask", (*value.args, None, None)[3]))
+    return None if mask is None else format_expr(mask)
+
+
+LOW = torch.finfo(torch.float32).min
+MASKS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str | None]] = {
+    "causal": (lambda q, k: k <= q, "causal"),
+    "the other way round": (lambda q, k: q >= k, "causal"),
+    "strictly before": (lambda q, k: k < q, "causal & ~window(1)"),
+    "future": (lambda q, k: k > q, "~causal"),
+    "one ahead": (lambda q, k: k <= q + 1, "causal | window(2)"),
+    "window": (lambda q, k: (k <= q) & (q - k < 50), "causal & window(50)"),
+    "window, as transformers": (lambda q, k: (k > q - 300) & (k <= q), "causal & window(300)"),
+    "long window": (lambda q, k: (k > q - 5000) & (k <= q), "causal & window(5000)"),
+    "both ways": (lambda q, k: (q - k).abs() <= 20, "window(21)"),
+    "uneven": (lambda q, k: (k <= q + 2) & (q - k < 9), "(causal | window(3)) & window(9)"),
+    "chunks": (lambda q, k: (k // 40 == q // 40) & (k <= q), "causal & chunked(40)"),
+    "chunks that see back": (lambda q, k: k // 5 <= q // 5, "causal | chunked(5)"),
+    "chunks before": (lambda q, k: k // 5 < q // 5, "causal & ~chunked(5)"),
+    "prefix": (lambda q, k: (k < 30) | (k <= q), "causal | prefix(30)"),
+    "prefix by an arithmetic mean": (lambda q, k: (2 * k + 1 < 60) | (k <= q), "causal | prefix(30)"),
+    "global": (lambda q, k: (q < 3) | (k < 3) | ((q - k).abs() < 4), "window(4) | global(3)"),
+    "not global": (lambda q, k: (q >= 3) & (k >= 3) & (k <= q), "causal & ~global(3)"),
+    "strided": (lambda q, k: ((q - k) % 3 == 0) & (k <= q), "causal & strided(3)"),
+    "dilated": (lambda q, k: ((q - k) % 2 == 0) & ((q - k).abs() < 8), "dilated(4, 2)"),
+    "complement": (lambda q, k: ~((k > q) | (q - k >= 50)), "causal & window(50)"),
+    "triangle": (lambda q, k: torch.ones(k.shape[-1], k.shape[-1], dtype=torch.bool).tril(), "causal"),
+    "triangles": (
+        lambda q, k: torch.ones(k.shape[-1], k.shape[-1]).tril().triu(-9).bool(),
+        "causal & window(10)",
+    ),
+    "additive": (lambda q, k: torch.full((k.shape[-1], k.shape[-1]), LOW).triu(1), "causal"),
+    "infinite": (lambda q, k: torch.zeros(k.shape[-1], k.shape[-1]).masked_fill(k > q, float("-inf")), "causal"),
+    "product": (lambda q, k: (1.0 - (k <= q).float()) * LOW, "causal"),
+    "sum": (
+        lambda q, k: torch.where(k <= q, 0.0, LOW) + torch.where(q - k < 50, 0.0, LOW),
+        "causal & window(50)",
+    ),
+    "all": (lambda q, k: (q >= 0) & (k >= 0), "full"),
+    "everything of nothing": (lambda q, k: torch.zeros(k.shape[-1], k.shape[-1]), "full"),
+    "one key off": (lambda q, k: (k <= q) & ~((q == 40) & (k == 3)), None),
+    "off from 40 on": (lambda q, k: (k <= q) & ((q < 40) | (k != 3)), None),
+    "bias": (lambda q, k: torch.where(k <= q, -0.5 * (q - k), LOW), None),
+    "counted from the end": (lambda q, k: k >= k.shape[-1] - 2, None),
+    "half": (lambda q, k: 2 * k <= q, None),
+}
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_a_mask_is_read_from_its_comparisons(kind: str) -> None:
+    mask, expected = MASKS[kind]
+    assert mask_of(Masked(mask)) == expected
+
+
+def test_a_mask_that_the_module_keeps() -> None:
+    assert mask_of(Masked(lambda q, k: k <= q, size=64)) == "causal"
+    assert mask_of(Masked(lambda q, k: (k <= q) & (q - k < 50), size=64)) == "causal & window(50)"
+    assert mask_of(Masked(lambda q, k: torch.where(k <= q, 0.0, LOW), size=64)) == "causal"
+    assert mask_of(Masked(lambda q, k: (k <= q) & ~((q == 40) & (k == 3)), size=64)) is None
+
+
+class Packed(nn.Module):
+    """transformers' mask of packed sequences: documents begin where a position does not follow the one before."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, time = x.shape[:2]
+        ids = torch.arange(time)[None].expand(batch, -1)
+        document = (torch.diff(ids, prepend=ids[:, :1] - 1, dim=1) != 1).cumsum(-1)
+        rows = torch.arange(batch)[:, None, None, None]
+        query, key = torch.arange(time)[None, None, :, None], torch.arange(time)[None, None, None, :]
+        same = document[rows, query] == document[rows, key]
+        mask = (same & (ids[rows, key] <= ids[rows, query])).expand(-1, -1, time, time)
+        return nn.functional.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], attn_mask=mask)
+
+
+def test_one_document_is_no_documents() -> None:
+    assert mask_of(Packed()) == "causal"
+
+
+class Added(nn.Module):
+    """x, and what a function makes of its length."""
+
+    def __init__(self, make: Callable[[int], Tensor]) -> None:
+        super().__init__()
+        self.make = make
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x + 1, self.make(x.shape[1])
+
+
+def made(make: Callable[[int], Tensor]) -> tuple[Positions, Value]:
+    program = export(Added(make), {"x": torch.randn(3, 7, 4)}, {"x": ("batch", "time", None)})
+    return Positions(program), program.results[1][1]
+
+
+def test_numbers_and_positions() -> None:
+    positions, value = made(lambda time: torch.tensor(2.0).sqrt() * torch.ones(4))
+    assert positions.scalar(value) == pytest.approx(2**0.5, rel=1e-6)
+    positions, value = made(lambda time: (torch.ones(2, time).cumsum(1)[:1] + 1).long())
+    assert positions.arange(value) == 2
+    assert positions.scalar(value) is None
+    positions, value = made(lambda time: torch.arange(time) // 2)
+    assert positions.arange(value) is None
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda time: 10000.0 ** (-torch.arange(4) / 4), "10000 ** (-2 * indices(4) / 8)"),
+        (lambda time: torch.tensor(0.25) ** torch.arange(1, 5), "2 ** (-8 * (indices(4) + 1) / 4)"),
+        (lambda time: 3 * 0.7 ** torch.arange(4), "3 * 0.7 ** indices(4)"),
+        (lambda time: 1 - 0.25 * torch.arange(4), "1 + -0.25 * indices(4)"),
+        (lambda time: torch.tensor([1.0, 0.5, 0.25, 0.126]), None),
+    ],
+)
+def test_a_series_has_a_formula(make: Callable[[int], Tensor], expected: str | None) -> None:
+    positions, value = made(make)
+    found = positions.vector(value)
+    assert (None if found is None else format_expr(found)) == expected
+
+
+class Turned(nn.Module):
+    """A head turned by angles, its tables made on the way or kept."""
+
+    def __init__(self, waves: Tensor, pairing: str, factor: float = 1.0, first: int = 0, kept: int = 0) -> None:
+        super().__init__()
+        self.register_buffer("waves", waves)
+        self.pairing, self.factor, self.first, self.kept = pairing, factor, first, kept
+        if kept:
+            cos, sin = self.tables(kept)
+            self.register_buffer("cos", cos)
+            self.register_buffer("sin", sin)
+
+    def tables(self, time: int) -> tuple[Tensor, Tensor]:
+        angles = torch.outer(torch.arange(time).float() + self.first, self.waves)
+        if self.pairing == "halves":
+            angles = torch.cat([angles, angles], -1)
+        elif self.pairing == "interleaved":
+            angles = angles.repeat_interleave(2, -1)
+        return angles.cos() * self.factor, angles.sin() * self.factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        cos, sin = (self.cos, self.sin) if self.kept else self.tables(x.shape[1])
+        return x * cos[: x.shape[1]] + x * sin[: x.shape[1]]
+
+
+def turned(module: nn.Module) -> Rotary | None:
+    width = (2 if module.pairing else 1) * len(module.waves)
+    program = export(module.eval(), {"x": torch.randn(3, 7, width)}, {"x": ("batch", "time", None)})
+    positions, value = Positions(program), program.results[0][1]
+    cos, sin = (next(v for v in product.operands() if positions.constant(v)) for product in value.operands())
+    found = rotary(positions, cos, sin)
+    assert rotary(positions, sin, cos) is None
+    return found
+
+
+@pytest.mark.parametrize("pairing", ["halves", "interleaved", None])
+@pytest.mark.parametrize("kept", [0, 64])
+def test_rotary_tables_are_read(pairing: str | None, kept: int) -> None:
+    waves = 500_000.0 ** (-torch.arange(8) / 8)
+    found = turned(Turned(waves, pairing or "", factor=1.25, kept=kept))
+    assert found is not None
+    assert (found.pairing, found.dims, found.factor, found.offset) == (pairing, 16, 1.25, 0)
+    assert torch.allclose(found.frequencies, waves.double(), rtol=1e-6, atol=found.rounding)
+
+
+def test_a_table_that_turns_by_other_angles_is_none() -> None:
+    module = Turned(0.1 ** torch.arange(4), "halves", kept=64)
+    assert turned(module) is not None
+    module.cos[50, 2] += 0.1
+    assert turned(module) is None
+
+
+SCALINGS = {
+    "default": ({}, {}),
+    "linear": ({"factor": 4.0}, {"scaling": "linear(factor: 4)"}),
+    "llama3": (
+        {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+        {"scaling": "llama3(factor: 8, low: 1, high: 4, original: 8192)"},
+    ),
+    "yarn": (
+        {"factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 4096},
+        {"scaling": "yarn(factor: 32, original: 4096)"},
+    ),
+    "sharp yarn": (
+        {"factor": 32.0, "attention_factor": 1.0, "truncate": False, "original_max_position_embeddings": 4096},
+        {"scaling": "yarn(factor: 32, original: 4096, mscale: 0, truncate: 0)"},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SCALINGS)
+def test_a_scaling_is_found_again(kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    functions = pytest.importorskip("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
+    numbers, expected = SCALINGS[kind]
+    name = kind.split()[-1]
+    parameters = {"rope_type": name, "rope_theta": 150000.0, **numbers}
+    config = transformers.LlamaConfig(
+        hidden_size=512, num_attention_heads=8, max_position_embeddings=131_072, rope_parameters=parameters
+    )
+    if name == "default":
+        waves, factor = 150_000.0 ** (-torch.arange(32) / 32), 1.0
+    else:
+        waves, factor = functions[name](config, "cpu")
+    found = turned(Turned(waves, "halves", factor=factor))
+    assert found is not None
+    for hints in ({}, parameters):
+        told = options(found, hints)
+        assert told is not None
+        assert {k: format_expr(v) for k, v in told.items()} == {"theta": "150000", **expected}
+
+
+def test_frequencies_without_a_formula_have_no_options() -> None:
+    found = turned(Turned(torch.tensor([1.0, 0.5, 0.3, 0.01]), "halves"))
+    assert found is not None
+    assert options(found) is None
+
+
+CHAINS: dict[str, Callable[[int], Tensor]] = {
+    "cut and merged": lambda time: torch.arange(24).view(4, 6).reshape(2, 12).t().reshape(3, 8)[:, 1::3],
+    "merged with positions": lambda time: (torch.arange(time)[:, None] * 4 + torch.arange(4)).flatten(),
+    "repeated": lambda time: torch.arange(time)[:, None].repeat(1, 3) + torch.arange(3).repeat(1) * 10,
+    "stacked": lambda time: torch.stack([torch.arange(time), -torch.arange(time)], -1).flatten(),
+    "joined": lambda time: torch.cat([torch.arange(5) * 2, torch.arange(time), torch.full((2,), 9)]),
+    "chosen": lambda time: torch.where(torch.arange(time) % 3 == 1, torch.arange(time) ** 2, -1).clamp(max=20),
+    "buckets": lambda time: (torch.arange(time)[:, None] - torch.arange(time)).abs().clamp(max=4) // 2,
+    "gathered": lambda time: torch.arange(100).mul(7).remainder(11)[torch.arange(time) - 3],
+    "product": lambda time: torch.einsum("i,j->ji", torch.arange(time).float(), torch.tensor([1.0, 0.3, 0.1])),
+    "column and row": lambda time: torch.tensor([[1.0], [0.3]]) @ torch.arange(time).float()[None],
+    "turned around": lambda time: torch.arange(time).flip(0) + torch.arange(3)[:, None].roll(1, 0),
+    "parts": lambda time: torch.arange(10)[:, None].expand(10, time).split(4)[1] + torch.arange(time),
+    "logarithms": lambda time: torch.log2(torch.arange(1, time + 1).float()).floor() - torch.arange(time).sqrt(),
+    "relative": lambda time: torch.arange(1 - time, 1)[None] * torch.ones(2, 1),
+    "largest": lambda time: torch.arange(time) - torch.arange(time).max(),
+    "rounded to nought": lambda time: ((torch.arange(time) - 3) / 2).to(torch.int64),
+}
+
+
+@pytest.mark.parametrize("kind", CHAINS)
+def test_a_formula_says_what_is_computed(kind: str) -> None:
+    """At every index, at lengths that were not exported."""
+    positions, value = made(CHAINS[kind])
+    formula = positions.formula(value)
+    assert formula is not None
+    for time in (2, 5, 12):
+        computed = positions.at(value, time)
+        assert computed.equal(CHAINS[kind](time))
+        for index in itertools.product(*map(range, computed.shape)):
+            at = formula.xreplace(
+                {TIME: sympy.Integer(time), **{axis(n): sympy.Integer(k) for n, k in enumerate(index)}}
+            )
+            at = at.xreplace({r: positions.elements.element(r) for r in at.atoms(sympy.core.function.AppliedUndef)})
+            assert float(at) == pytest.approx(float(computed[index]), rel=1e-5, abs=1e-5), (formula, index)

@@ -1,0 +1,454 @@
+"""What a lifted graph becomes: blocks, loops, shared weights and names. Each spec is compiled, given the module's
+weights by the table of names, and has to compute what the module does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import archdsl
+from archdsl.diagnostics.source import Source
+from archdsl.interop.lift.export import Exported, Value, export
+from archdsl.interop.lift.holes import chosen, filled, opened
+from archdsl.interop.lift.holes import written as value
+from archdsl.interop.lift.sizes import fitted
+from archdsl.interop.lift.spec import Lifted, written
+from archdsl.interop.lift.terms import Term
+from archdsl.syntax.format import format_expr, format_tree
+from archdsl.syntax.parse import parse_expression
+
+OPERATORS = {"add": "+", "sub": "-", "mul": "*"}
+
+
+def lowered(exported: Exported) -> list[tuple[str, Term]]:
+    """The terms of a graph of the few operators that these modules have."""
+    made: dict[Value, Term] = {}
+
+    def term(v: Any) -> Any:
+        if not isinstance(v, Value):
+            return v
+        if v not in made:
+            made[v] = new(v)
+        return made[v]
+
+    def new(v: Value) -> Term:
+        def of(op: str, *args: Any, weights: Mapping[str, Value] | None = None, **options: Any) -> Term:
+            return Term(op, tuple(map(term, args)), options, weights or {}, v.shape, v)
+
+        a = v.args
+        match v.op:
+            case "input":
+                return of("input", name=v.name)
+            case "weight":
+                return of("param", weights={"": v})
+            case "add" | "sub" | "mul":
+                return of(OPERATORS[v.op], *a)
+            case "linear":
+                bias = {"bias": a[2]} if len(a) > 2 and a[2] is not None else {}
+                options = {"features": a[1].shape[0], **({} if bias else {"bias": "false"})}
+                return of("linear", a[0], weights={"weight": a[1], **bias}, **options)
+            case "embedding":
+                return of("embedding", a[1], weights={"weight": a[0]}, rows=a[0].shape[0], width=a[0].shape[1])
+            case "layer_norm":
+                return of("layernorm", a[0], weights={"weight": a[2], "bias": a[3]}, eps=a[4] if len(a) > 4 else 1e-5)
+            case "leaky_relu":
+                return of("leaky_relu", a[0], slope=a[1] if len(a) > 1 else 0.01)
+            case "chunk" | "split":
+                return of("chunk", a[0], parts=v.results)
+            case "item":
+                return of("item", a[0], i=a[1])
+            case "select":
+                return of("index", a[0], axis=a[1], at=a[2])
+            case "arange":
+                return of("indices", length=v.shape[0])
+            case "cumsum":
+                return of("cumsum", a[0], axis=a[1])
+        return of(v.op, a[0])
+
+    return [(name, term(v)) for name, v in exported.results]
+
+
+def recorded(module: nn.Module, example: Mapping[str, Tensor] | None = None) -> Exported:
+    example = example or {"tokens": torch.randint(0, 11, (3, 7))}
+    return export(module.eval(), example, {n: ("batch", "time", None)[: x.dim()] for n, x in example.items()})
+
+
+def lift(module: nn.Module, example: Mapping[str, Tensor] | None = None) -> tuple[str, Lifted]:
+    """The text of a module as a spec, which computes what the module does."""
+    example = example or {"tokens": torch.randint(0, 11, (3, 7))}
+    with torch.no_grad():
+        for i, p in enumerate(module.parameters()):
+            p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(i)) * 0.3)
+    exported = recorded(module, example)
+    found = written(lowered(exported), exported, "tested")
+    text = format_tree(found.tree)
+    same(text, found, module, example)
+    return text, found
+
+
+def same(text: str, found: Lifted, module: nn.Module, example: Mapping[str, Tensor]) -> None:
+    """Hold a spec against the module: equal names of weights, equal results."""
+    ours = archdsl.to_torch(text=text).eval()
+    state = dict(module.named_parameters(remove_duplicate=False))
+    with torch.no_grad():
+        own = dict(ours.named_parameters())
+        assert {*own} == {w.ours for w in found.weights}, text
+        for w in found.weights:
+            own[w.ours].copy_(state[w.theirs].T if w.turned else state[w.theirs])
+        expected, got = module(**example), ours(*(example[n] for n in found.inputs))
+    for a, b in zip(*(list(leaves(x)) for x in (expected, got)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=text)
+
+
+def leaves(result: Any) -> Sequence[Tensor]:
+    if isinstance(result, Tensor):
+        return [result]
+    return [*(result.values() if isinstance(result, dict) else result)]
+
+
+class Layer(nn.Module):
+    def __init__(self, width: int, slope: float = 0.1, wide: bool = False) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 3 * width)
+        self.gate = nn.Linear(width, 3 * width) if wide else None
+        self.down = nn.Linear(3 * width, width, bias=False)
+        self.slope = slope
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(x)
+        h = nn.functional.leaky_relu(self.up(y), self.slope)
+        if self.gate is not None:
+            h = h * self.gate(y)
+        return x + self.down(h)
+
+
+class Stack(nn.Module):
+    def __init__(self, layers: Sequence[nn.Module], width: int = 6, tied: bool = False) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, width)
+        self.layers = nn.ModuleList(layers)
+        self.head = nn.Linear(width, 11, bias=False)
+        if tied:
+            self.head.weight = self.words.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def test_like_layers_are_one_block_and_a_loop() -> None:
+    text, _ = lift(Stack([Layer(6) for _ in range(4)]))
+    assert text == (
+        """block Layer(x: [batch, time, 6]) -> [batch, time, 6] {
+  h = x -> layernorm as norm -> linear(18) as up -> leaky_relu(slope: 0.1)
+  return x + (h -> linear(6, bias: false) as down)
+}
+
+model tested(tokens: token[batch, time]) -> [batch, time, 11] {
+  x = tokens -> embedding(11, 6) as words
+  for i in 4 {
+    x = x -> Layer as layers
+  }
+  return x -> linear(11, bias: false) as head
+}
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("slopes", "said"),
+    [
+        ((0.5, 0.5, 0.1, 0.5, 0.5, 0.1), "if i % 3 == 2 then 0.1 else 0.5"),
+        ((0.5, 0.1, 0.1, 0.1), "if i == 0 then 0.5 else 0.1"),
+        ((0.5, 0.5, 0.1, 0.1, 0.1), "if i < 2 then 0.5 else 0.1"),
+        ((0.1, 0.3, 0.2, 0.7), "([0.1, 0.3, 0.2, 0.7])[i]"),
+    ],
+)
+def test_what_differs_from_layer_to_layer_is_a_hyper_parameter(slopes: Sequence[float], said: str) -> None:
+    text, _ = lift(Stack([Layer(6, slope) for slope in slopes]))
+    assert f"Layer(slope: {said}) as layers" in text
+
+
+def test_two_structures_by_turns_are_an_if() -> None:
+    text, found = lift(Stack([Layer(6, wide=i % 2 == 1) for i in range(6)]))
+    assert "if i % 2 == 1 {" in text or "if i % 2 == 0 {" in text
+    assert "layers.5.gate.weight" in {w.ours for w in found.weights}
+
+
+def test_first_layers_of_another_structure_stand_apart() -> None:
+    text, _ = lift(Stack([Layer(6, wide=i < 1) for i in range(4)]))
+    assert "for i in 3 {" in text
+    assert "block Layer_2" in text
+
+
+class Values(nn.Module):
+    """Layers of which each mixes in what the first has made, and two streams that are carried."""
+
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.v = nn.Linear(6, 6)
+            self.share = nn.Parameter(torch.rand(1))
+
+        def forward(self, x: Tensor, side: Tensor, first: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+            v = self.v(x)
+            if first is None:
+                first = v
+            else:
+                v = v + self.share * first
+            x, side = side + v, x
+            return x, side, first
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 6)
+        self.layers = nn.ModuleList(self.Mixed() for _ in range(4))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens)
+        side, first = x, None
+        for layer in self.layers:
+            x, side, first = layer(x, side, first)
+        return x + side
+
+
+def test_streams_are_carried_and_an_odd_first_layer_stands_apart() -> None:
+    module = Values()
+    with torch.no_grad():
+        for p in module.parameters():
+            p.normal_()
+    text, _ = lift(module)
+    assert "for i in 3 {" in text
+    assert "param share: [1]" in text
+
+
+class Loose(nn.Module):
+    """Layers whose residuals and norms stand in the model itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 6)
+        self.norms = nn.ModuleList(nn.LayerNorm(6) for _ in range(3))
+        self.maps = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        self.gains = nn.ParameterList(nn.Parameter(torch.ones(6)) for _ in range(3))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens)
+        for norm, linear, gain in zip(self.norms, self.maps, self.gains, strict=True):
+            y = linear(norm(x))
+            x = x + y * gain
+        return x
+
+
+def test_statements_that_repeat_are_a_loop() -> None:
+    text, found = lift(Loose())
+    assert "for i in 3 {" in text
+    assert {"gains.2", "norms.1.weight", "maps.0.bias"} <= {w.ours for w in found.weights}
+
+
+def test_tied_words() -> None:
+    text, found = lift(Stack([Layer(6), Layer(6)], tied=True))
+    assert "let words = shared(embedding(11, 6))" in text
+    assert "unembed(words)" in text
+    assert [w.theirs for w in found.weights].count("words.weight") + [w.theirs for w in found.weights].count(
+        "head.weight"
+    ) == 1
+
+
+class Again(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 6)
+        self.again = Layer(6)
+        self.last = nn.Linear(6, 6)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens)
+        for _ in range(3):
+            x = self.again(x)
+        y = self.last(x)
+        return self.last(y.relu()) + x
+
+
+def test_a_module_called_again_is_shared() -> None:
+    text, found = lift(Again())
+    assert "let again = shared(Layer)" in text
+    assert "let last = shared(linear(6))" in text
+    assert len(found.weights) == len({w.theirs for w in found.weights})
+
+
+class Several(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 6)
+        self.unused = nn.Linear(6, 6)
+        self.cut = nn.Linear(6, 12)
+
+    def forward(self, tokens: Tensor) -> dict[str, Tensor]:
+        a, b = self.cut(self.words(tokens)).chunk(2, -1)
+        self.unused(a)
+        return {"mean": a, "for": b * a}
+
+
+def test_several_results_keep_their_names_and_what_no_result_reads_is_gone() -> None:
+    text, found = lift(Several())
+    assert found.results == ("mean", "for_")
+    assert "a, b = tokens -> embedding(11, 6) as words -> linear(12) as cut -> chunk(2)" in text
+    assert "unused" not in text
+
+
+class linear(nn.Module):  # noqa: N801
+    """A class and attributes with names that the language has for other things."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self.names = names
+        for name in names:
+            self.add_module(name, nn.Linear(6, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name in self.names:
+            x = x + getattr(self, name)(x).relu()
+        return x
+
+
+HOSTILE = (
+    "for",
+    "model",
+    "scan",
+    "größe",
+    "gr__e",
+    "名",
+    "0",
+    "batch",
+    "causal",
+    "i",
+    "inf",
+    "linear",
+    "x" * 300,
+    "shared",
+)
+
+
+class window(linear):  # noqa: N801
+    pass
+
+
+def test_blocks_hide_nothing_that_is_applied() -> None:
+    layer = linear(("shared", "normal"))
+    text, _ = lift(Stack([layer, window(("q",)), layer]))
+    assert "block linear_(" in text
+    assert "block window_(" in text
+    assert "let layers_0 = shared(linear_)" in text
+
+
+def test_names_of_the_language_and_other_alphabets() -> None:
+    text, found = lift(Stack([linear(HOSTILE), linear(HOSTILE)]))
+    assert {w.theirs.split(".")[2] for w in found.weights if w.theirs.startswith("layers.")} == {*HOSTILE}
+    assert "for i in 2" in text
+
+
+class Shuffled(nn.Module):
+    """Values that exchange their names, and old values that are read late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 6)
+        self.maps = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        a = self.words(tokens)
+        b = self.maps[0](a)
+        a, b = b, a
+        start = a
+        a = self.maps[1](a.relu())
+        b = self.maps[2](b + a)
+        a = a * b
+        return a + b + start
+
+
+def test_values_that_exchange_names() -> None:
+    lift(Shuffled())
+
+
+class Sized(nn.Module):
+    def __init__(self, n_layer: int, width: int, heads: int, vocabulary: int) -> None:
+        super().__init__()
+        self.stack = Stack([Layer(width, 1 / heads) for _ in range(n_layer)], width)
+        self.stack.words = nn.Embedding(vocabulary, width)
+        self.stack.head = nn.Linear(width, width // heads)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.stack(tokens)
+
+
+def test_numbers_have_the_names_of_the_configuration() -> None:
+    configs = [(4, 12, 2, 40), (3, 20, 4, 50), (2, 30, 5, 60)]
+    modules = [Sized(*c) for c in configs]
+    found = [recorded(m) for m in modules]
+    table = {n: [c[i] for c in configs] for i, n in enumerate(("n_layer", "width", "heads", "vocabulary"))}
+    lifted = written(lowered(found[0]), found[0], "sized", table, [(lowered(e), e) for e in found[1:]])
+    text = format_tree(lifted.tree)
+    assert not lifted.notes
+    assert "block Layer(heads)(x: [batch, time, width]) -> [batch, time, width]" in text
+    assert "linear(3 * width) as up -> leaky_relu(slope: 1 / heads)" in text
+    assert "model sized(n_layer = 4, width = 12, heads = 2, vocabulary = 40)" in text
+    assert "for i in n_layer {" in text
+    assert "linear(width / heads) as head" in text
+    for config in configs[1:]:
+        sizes = dict(zip(table, config, strict=True))
+        ours = archdsl.to_torch(text=text, set=sizes)
+        assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in Sized(*config).parameters())
+
+
+def test_a_configuration_of_another_structure_is_told() -> None:
+    a, b = recorded(Sized(4, 12, 2, 40)), recorded(Stack([Layer(6, wide=True)]))
+    lifted = written(lowered(a), a, "sized", {"width": [12, 6]}, [(lowered(b), b)])
+    assert len(lifted.notes) == 1
+    assert "linear(36)" in format_tree(lifted.tree)
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ([48, 60, 80], "width"),
+        ([144, 180, 240], "3 * width"),
+        ([12, 10, 8], "width / heads"),
+        ([192, 360, 800], "heads * width"),
+        ([24, 20, 16], "width * groups / heads"),
+        ([48**-0.5, 60**-0.5, 80**-0.5], "width ** -0.5"),
+        ([48**0.5, 60**0.5, 80**0.5], "sqrt(width)"),
+        ([12**-0.5, 10**-0.5, 8**-0.5], "(width / heads) ** -0.5"),
+        ([7, 7, 7], None),
+        ([5, 9, 2], None),
+    ],
+)
+def test_formulas(column: Sequence[float], said: str | None) -> None:
+    table = {"heads": [4, 6, 10], "groups": [2, 2, 2], "width": [48, 60, 80]}
+    found = fitted(column, table)
+    assert (None if found is None else format_expr(found)) == said
+
+
+@pytest.mark.parametrize(
+    ("masks", "said"),
+    [
+        (("causal & window(8)", "causal") * 3, "if i % 2 == 0 then causal & window(8) else causal"),
+        (("causal", "causal", "causal"), "causal"),
+        (("full", "causal", "full"), "if i == 1 then causal else full"),
+        (("full", "causal", "causal"), "if i == 0 then full else causal"),
+    ],
+)
+def test_masks_by_turns(masks: Sequence[str], said: str) -> None:
+    trees = tuple(opened(parse_expression(Source("mask", m))) for m in masks)
+
+    def shown(tree: Any) -> Any:
+        return filled(tree, lambda h: shown(value(h.value)))
+
+    assert format_expr(shown(chosen(trees))) == said
