@@ -112,7 +112,7 @@ def parameters(side: Side, model: Model, table: Table, unread: Collection[str]) 
             wrong.append(f"`{info.path}` is nothing of the module's")
             continue
         shape = tuple(theirs[row.theirs].shape)
-        shape = shape[::-1] if row.transposed else shape
+        shape = (*shape[:-2], *shape[:-3:-1]) if row.transposed else shape
         if shape != tuple(info.shape):
             wrong.append(f"`{info.path}` is {list(info.shape)}, and `{row.theirs}` {list(shape)}")
         used |= {n for n in groups.get(row.theirs, ()) if n in own} or {row.theirs}

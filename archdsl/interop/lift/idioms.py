@@ -190,6 +190,16 @@ def _rotary(pairing: str | None) -> Asks:
     return asks
 
 
+def _rotary_of_two(found: Found, positions: Positions) -> Found | None:
+    """`c` and `s` are tables for `a` and `b`, the halves of `x`."""
+    a, b = found["a"], found["b"]
+    if not (isinstance(a, Term) and isinstance(b, Term) and a.shape == b.shape):
+        return None
+    shape = (*a.shape[:-1], a.shape[-1] * 2)
+    whole = rewritten(Term("concat", (a, b), shape=shape, source=a.source, low=a.low), positions)
+    return _rotary(None)({**found, "x": whole}, positions)
+
+
 def _rotary_complex(found: Found, positions: Positions) -> Found | None:
     """`t` are the complex numbers by which pairs of channels are turned."""
     t, s, f = found["t"], found["s"], found["f"]
@@ -356,9 +366,8 @@ ROWS = (
     # positions
     Idiom("concat(-_second(x), _first(x))", "_half_turned(x)"),
     Idiom("x * c + _half_turned(x) * s", "rope(x, also: o)", _rotary("halves")),
-    Idiom(
-        "concat(_first(x) * c - _second(x) * s, _second(x) * c + _first(x) * s)", "rope(x, also: o)", _rotary(None)
-    ),
+    Idiom("concat(_first(x), _second(x))", "x"),
+    Idiom("concat(a * c - b * s, b * c + a * s)", "rope(x, also: o)", _rotary_of_two),
     Idiom(
         "flatten(stack(-every(index(x, axis: -1, low: 1, high: none), step: 2, axis: -1), every(x, step: 2, axis: -1),"
         " axis: -1), first: f, last: l)",

@@ -623,6 +623,46 @@ class Lowering:
             return term
         return self._made(value, "every", (term,), {"step": step, "axis": place})
 
+    def do_new_empty(self, value: Value, *rest: Any, **more: Any) -> Term:
+        return Term("_empty", shape=value.shape, source=value)
+
+    do_empty = do_empty_like = do_new_empty
+
+    def do_copy(self, value: Value, into: Value, x: Value, *rest: Any) -> Term:
+        return self.do_expand(value, x)
+
+    def do_slice_scatter(
+        self, value: Value, x: Value, part: Value, axis: int = 0, low: Any = None, high: Any = None, step: int = 1
+    ) -> Term:
+        """A tensor with a range of an axis written anew: the parts beside each other. What was empty has none."""
+        size = x.shape[axis]
+        low = 0 if low is None else low
+        open_ = (
+            high is None
+            or high == size
+            or (isinstance(high, int) and high >= (size if isinstance(size, int) else MOST))
+        )
+        if step != 1:
+            raise _wordless(value, "a range with a step")
+        if low == 0 and open_:
+            return self.term(part)
+        whole, place = self.term(x), self._axis(x, axis)
+        if whole.op == "_empty" and low == 0:
+            return self._made(value, "_begun", (self.term(part),), {"axis": place, "high": high})
+        if whole.op == "_begun" and open_ and (whole.options["axis"], whole.options["high"]) == (place, low):
+            parts = [whole.args[0], self.term(part)]
+        elif whole.op in ("_empty", "_begun"):
+            raise _wordless(value, "a tensor of which a part stays empty")
+        else:
+            rest = [(None, low)] if low != 0 else []
+            rest += [] if open_ else [(high, None)]
+            cuts = [
+                Term("index", (whole,), {"axis": place, "low": a, "high": b}, shape=value.shape, source=value)
+                for a, b in rest
+            ]
+            parts = [*cuts[: low != 0], self.term(part), *cuts[low != 0 :]]
+        return self._made(value, "concat", parts, {} if place == -1 else {"axis": place})
+
     def do_narrow(self, value: Value, x: Value, axis: int, start: Any, length: Any) -> Term:
         return self.do_slice(value, x, axis, start, start + length)
 
@@ -742,7 +782,8 @@ class Lowering:
 
     def do_scatter(self, value: Value, x: Value, axis: int, ids: Value, values: Any, **more: Any) -> Term:
         if not isinstance(values, Value):
-            values_term = Term("fill", (), {"value": values, "dims": [*ids.shape]}, shape=ids.shape, source=value)
+            shape = self.term(ids).shape
+            values_term = Term("fill", (), {"value": values, "dims": [*shape]}, shape=shape, source=value)
         else:
             values_term = self.term(values)
         return self._made(value, "scatter", (self.term(x), self.term(ids), values_term), self._last(x, axis))
@@ -830,6 +871,8 @@ class Lowering:
     do_reshape = do_flatten = do_unflatten = do__unsafe_view = do_view_as = do_view
 
 
+MOST = 1 << 60
+"""The end of a range that is open has this size or more."""
 TOKENS = 16
 """So long is a sequence where constants are looked at that do not depend on it."""
 MOST_NUMBERS = 4096

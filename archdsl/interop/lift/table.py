@@ -15,6 +15,7 @@ from archdsl.diagnostics.source import Source, Span, printable
 from archdsl.interop.checkpoint_file import CheckpointFile, TensorRule
 from archdsl.interop.mapping import rotations
 from archdsl.ir.paths import starred
+from archdsl.weights.safetensors import saved
 
 if TYPE_CHECKING:
     from archdsl.ir.graph import Model
@@ -91,6 +92,10 @@ class Written:
     """None where a name cannot be written in such a file."""
 
 
+_TURNED = {False: (("i", "o"), ("o", "i")), True: (("e", "i", "o"), ("e", "o", "i"))}
+"""The axes of a weight that the module keeps transposed, theirs and ours; those of experts are stacked."""
+
+
 def written(
     table: Table,
     model: Model,
@@ -108,6 +113,8 @@ def written(
     copies. Of a class of transformers there are its `kind`, the `model_type`, and the fields of its `config`: what the
     spec has a hyper-parameter for is that, and all others are fixed."""
     rows = _starred([*table.rows.values()])
+    stacked = {starred(info.path): len(info.shape) > 2 for info in saved(model)}
+    axes = {path: _TURNED[wide] for path, wide in stacked.items()}
     rules = [*dict.fromkeys(_shortest(row, rows) for row in rows)]
     taken = {row.theirs for row in table.rows.values()}
     left = [name for name in stored if name not in taken]
@@ -125,18 +132,17 @@ def written(
     lines += ["", *_config(config, model)] if config is not None else []
     lines.append("")
     for rule in rules:
-        turn = (" [i o]", " [o i]") if rule.transposed else ("", "")
-        lines.append(f"{rule.theirs}{turn[0]} = {rule.ours}{turn[1]}")
+        theirs_axes, ours_axes = (f" [{' '.join(a)}]" for a in axes[rule.ours]) if rule.transposed else ("", "")
+        lines.append(f"{rule.theirs}{theirs_axes} = {rule.ours}{ours_axes}")
     lines += [f"tie {copy} = {of}" for copy, of in copies.items()]
     lines += [f"drop {name}" for name in drops]
     span = Span(Source(output.with_suffix(".checkpoint").name, ""), 0, 0)
-    axes = (("i", "o"), ("o", "i"))
     mapping = CheckpointFile(
         output.with_suffix(".checkpoint"),
         output,
         types={kind: model.name},
         rope=None,
-        rules=[TensorRule(r.theirs, (r.ours,), axes if r.transposed else None, span) for r in rules],
+        rules=[TensorRule(r.theirs, (r.ours,), axes[r.ours] if r.transposed else None, span) for r in rules],
         drops=drops,
         ties=[*copies.items()],
     )
