@@ -29,6 +29,7 @@ CALLS = {
     "hardware": (),
     "import": ("config.json", "-o", "theirs.arch"),
     "init": ("tiny.arch", "-o", "tiny.safetensors"),
+    "lift": ("none.py:Net", "-o", "out.arch"),
     "list": ("--family", "gpt2"),
     "run": ("tiny.arch",),
     "scaling": ("--params", "1B"),
