@@ -84,6 +84,19 @@ def is_neutral(name: str) -> bool:
 # --- folders ----------------------------------------------------------------------------------------------------------
 
 
+def read_config(file: Path, code: str = "E0533") -> dict[str, Any]:
+    """The fields of a config.json. Raises ArchError, E0533 or this code, for a file that cannot be read or is none."""
+    try:
+        config = read_json(file, MAX_CONFIG, _number)
+    except OSError as problem:
+        raise error(code, f"`{file}` cannot be read: {problem.strerror}") from None
+    except ValueError as problem:
+        raise error(code, f"`{file}` is not JSON: {problem}") from None
+    if not isinstance(config, dict):
+        raise error(code, f"`{file}` is not a JSON object")
+    return config
+
+
 class Folder:
     """A checkpoint as `save_pretrained` writes it, or a safetensors file. As a context, its files are open within.
 
@@ -98,23 +111,11 @@ class Folder:
         if path.suffix == ".safetensors":
             self.files = [Checkpoint(path)]
         else:
-            self.config = self._config(path)
+            self.config = read_config(path / "config.json" if path.is_dir() else path)
             if weights and "quantization_config" in self.config:
                 raise error("E0533", "the checkpoint is quantized", help="save it in bfloat16, or ask for --no-weights")
             self.files = [Checkpoint(p) for p in self._paths()] if weights else []
         self.owner = self._owners()
-
-    def _config(self, path: Path) -> dict[str, Any]:
-        file = path / "config.json" if path.is_dir() else path
-        try:
-            config = read_json(file, MAX_CONFIG, _number)
-        except OSError as problem:
-            raise error("E0533", f"`{file}` cannot be read: {problem.strerror}") from None
-        except ValueError as problem:
-            raise error("E0533", f"`{file}` is not JSON: {problem}") from None
-        if not isinstance(config, dict):
-            raise error("E0533", f"`{file}` is not a JSON object")
-        return config
 
     def _owners(self) -> dict[str, Checkpoint]:
         """The file that holds each tensor. Raises ArchError E0533 where two do, of which transformers takes the last,

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -198,18 +198,23 @@ def outputs(side: Side, model: Model, table: Table, names: Sequence[str]) -> Lif
         message = f"the emitted module cannot be called: {said(problem)}"
     except ArchError as problem:
         message = problem.diagnostics[0].message
-    passed = not message and worst <= TOLERANCE
-    if not message:
-        message = f"outputs{at(side.changes)} are equal to {worst:.1e} of the largest"
-        if not passed:
-            message = f"outputs{at(side.changes)} differ by {worst:.1e} of the largest, and {TOLERANCE:g} passes"
-        message += f" (batch × length {', '.join(dict.fromkeys(calls))})"
+    equal = f"outputs{at(side.changes)} are equal to {worst:.1e} of the largest"
+    apart_by = f"outputs{at(side.changes)} differ by {worst:.1e} of the largest, and {TOLERANCE:g} passes"
+    shown = f" (batch × length {', '.join(dict.fromkeys(calls))})"
+    return _judged("outputs", side, worst, message, equal + shown, apart_by + shown)
+
+
+def _judged(
+    what: Literal["outputs", "decode steps"], side: Side, worst: float, wrong: str, equal: str, differs: str
+) -> LiftCheck:
+    """A comparison of numbers: `wrong` where it could not be made, else `equal` or, beyond the tolerance, `differs`."""
+    passed = not wrong and worst <= TOLERANCE
     return LiftCheck(
-        what="outputs",
+        what=what,
         configuration=dict(side.changes),
         passed=passed,
         difference=None if math.isnan(worst) else worst,
-        message=message,
+        message=wrong or (equal if passed else differs),
     )
 
 
@@ -261,17 +266,9 @@ def decode_steps(side: Side, model: Model, table: Table, names: Sequence[str]) -
         message, worst = f"decode steps of the emitted module fail: {said(problem)}", 0.0
     except ArchError as problem:
         message, worst = problem.diagnostics[0].message, 0.0
-    passed = not message and worst <= TOLERANCE
-    if not message:
-        verb = f"are equal to {worst:.1e}" if passed else f"differ by {worst:.1e}"
-        message = f"{time - prompt} decode steps with a cache{at(side.changes)} {verb} of the module's largest output"
-    return LiftCheck(
-        what="decode steps",
-        configuration=dict(side.changes),
-        passed=passed,
-        difference=None if math.isnan(worst) else worst,
-        message=message,
-    )
+    steps, largest = f"{time - prompt} decode steps with a cache{at(side.changes)}", "of the module's largest output"
+    equal, differs = (f"{steps} {verb} {worst:.1e} {largest}" for verb in ("are equal to", "differ by"))
+    return _judged("decode steps", side, worst, message, equal, differs)
 
 
 # --- training ---------------------------------------------------------------------------------------------------------

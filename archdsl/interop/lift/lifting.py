@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from archdsl.diagnostics import ArchError, Diagnostic, error
 from archdsl.diagnostics.source import printable
-from archdsl.files import MAX_CONFIG, read_json, together, write_text
+from archdsl.files import together, write_text
 from archdsl.frontend.load import load
 from archdsl.frontend.modules import RESERVED
-from archdsl.interop.huggingface import Folder, TensorSource, weights_from
+from archdsl.interop.huggingface import Folder, TensorSource, read_config, weights_from
 from archdsl.interop.lift import compare, spec
 from archdsl.interop.lift.compare import Side, at
 from archdsl.interop.lift.declared import Declaration
@@ -84,7 +84,7 @@ def asked_for(
 ) -> tuple[Subject, list[Input] | None]:
     """Return what `archdsl.lift` is asked for: the module, and its inputs where anything says what they are. Raises
     ArchError E0543 to E0545."""
-    fields = _fields(config) if config is not None else None
+    fields = read_config(config, "E0543") if config is not None else None
     if isinstance(module, str):
         subject = found(module, args, fields)
     elif fields is not None:
@@ -117,18 +117,6 @@ def _in_order(subject: Subject, example: Tensor | Sequence[Tensor]) -> dict[str,
     if len(given) > len(names):
         raise error("E0545", f"`forward` of `{subject.name}` takes {len(names)} inputs, not {len(given)}")
     return dict(zip(names, given, strict=False))
-
-
-def _fields(config: Path) -> dict[str, Any]:
-    try:
-        fields = read_json(config, MAX_CONFIG)
-    except OSError as problem:
-        raise error("E0543", f"`{config}` cannot be read: {problem.strerror}") from None
-    except ValueError as problem:
-        raise error("E0543", f"`{config}` is not JSON: {problem}") from None
-    if not isinstance(fields, dict):
-        raise error("E0543", f"`{config}` is not a JSON object")
-    return fields
 
 
 @dataclass

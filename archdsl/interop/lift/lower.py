@@ -21,12 +21,11 @@ from archdsl.syntax import ast
 SAME = {
     "abs", "ceil", "cos", "elu", "erf", "exp", "floor", "log", "log_sigmoid", "logical_not", "mish", "reciprocal",
     "relu", "rsqrt", "selu", "sigmoid", "sign", "silu", "sin", "softplus", "softsign", "sqrt", "square", "tanh",
-    "maximum", "minimum", "where", "lookup",
+    "maximum", "minimum", "where",
 }  # fmt: skip
 """Operators with a primitive of the same name, whose tensors come in the same order."""
 OTHER_NAMES = {
     "neg": "negate", "bitwise_not": "logical_not", "hardswish": "hard_swish", "hardsigmoid": "hard_sigmoid",
-    "clamp_min": "clamp", "clamp_max": "clamp",
 }  # fmt: skip
 OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -46,16 +45,15 @@ class Lowering:
         self.positions = positions
         self.terms: dict[Value, Term] = {}
         self.casts: dict[Term, Term] = {}
+        """Constants in the type of the module, by what they were made of."""
         self.declarations: dict[str, ast.BlockDecl] = {}
         """Blocks that stand for modules, and what these use, by their names."""
 
     def results(self) -> list[tuple[str, Term]]:
         """Lower what the results read. Raises ArchError E0542 for what the language has no words for."""
-        roots = [(name, value) for name, value in self.exported.results]
-        for value in self._needed([v for _, v in roots]):
+        for value in self._needed([value for _, value in self.exported.results]):
             self.term(value)
-        lowered = [(name, self._unmerged(v)) for name, v in roots]
-        return [(name, self._plain(term)) for name, term in lowered]
+        return [(name, self._plain(self._unmerged(value))) for name, value in self.exported.results]
 
     def _needed(self, roots: Sequence[Value]) -> list[Value]:
         """What the roots read, in the order of the calls; nothing that only constants go into."""
@@ -109,7 +107,7 @@ class Lowering:
     # --- values -------------------------------------------------------------------------------------------------------
 
     def term(self, value: Value) -> Term:
-        """The term of a value, whose operands are lowered before it where the graph is deep."""
+        """The term of a value. `results` asks for operands first, so that a deep graph takes no deep recursion."""
         if value not in self.terms:
             self.terms[value] = self._lowered(value)
         return self.terms[value]
@@ -165,7 +163,7 @@ class Lowering:
             if name in SAME or name in OTHER_NAMES:
                 args = tuple(self.operand(a) for a in value.args)
                 return self._made(value, OTHER_NAMES.get(name, name), args)
-            if name in UNCHANGED and self._like(value, value.args[0]):
+            if name in UNCHANGED and value.shape == value.args[0].shape:
                 return self.term(value.args[0])
             method: Callable[..., Term] | None = getattr(self, f"do_{name}", None)
             if method is not None:
@@ -188,10 +186,6 @@ class Lowering:
         elif shape[:1] == (1,) and (most := max((len(t.shape) for t in terms), default=rank)) < rank:
             shape = shape[rank - most :]  # an axis of size 1 that was left out
         return Term(op, args, options=options or {}, shape=shape, source=value, **more)
-
-    @staticmethod
-    def _like(value: Value, x: Value) -> bool:
-        return value.shape == x.shape
 
     def _merged(self, value: Value) -> bool:
         return len(self.term(value).shape) > len(value.shape)
