@@ -58,7 +58,7 @@ class Book:
         """Names of blocks that are there already."""
         self.blocks: dict[str, Block] = {}
         self.experts: dict[Experts, str] = {}
-        """The blocks that experts are, by what they compute."""
+        """The name of the block of an expert, one for each way in which experts compute."""
         self._known: dict[tuple[str, ast.BlockDecl], Block] = {}
 
     def expert(self, how: Experts) -> str:
@@ -283,7 +283,7 @@ class Expressions:
         return piped(args[0], ast.As(invoked, self.last_label, name_span=NOWHERE, span=NOWHERE))
 
     def param(self, unit: Unit, key: str, bound: str) -> ast.Param:
-        """A raw weight, which starts as it was drawn."""
+        """The `param` of a raw weight, with a scheme that fits the numbers which the module has."""
         ops = [p for p in unit.peers if isinstance(p, Op)]
         values = [op.term.weights[key] for op in ops]
         for k, w in enumerate(values):

@@ -474,7 +474,7 @@ def _chunk(x: Any, query: Any, key: Any) -> int | None:
 
 
 def _stride(x: Any, query: Any, key: Any) -> int | None:
-    """s of (query - key) % s, or of query % s - key % s, either way round."""
+    """Return n where a formula is 0 exactly if n divides query - key: the difference, or both, taken % n. Else None."""
     for found in x.atoms(sympy.Mod):
         step = found.args[1]
         ways = [sympy.Mod(query - key, step), sympy.Mod(key - query, step)]
