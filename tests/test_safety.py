@@ -430,7 +430,7 @@ def test_a_header_that_lies_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_package_reads_no_pickle() -> None:
-    """Nowhere in it."""
+    """Nowhere in it, but for a state dict that `lift` is given beside code to run, and of that nothing but tensors."""
     assert archdsl.__file__ is not None
     for path in Path(archdsl.__file__).parent.rglob("*.py"):
         source = path.read_text(encoding="utf-8")
@@ -438,5 +438,10 @@ def test_the_package_reads_no_pickle() -> None:
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not {n.partition(".")[0] for n in names} & {"pickle", "dill", "shelve", "marshal", "joblib"}, path
-            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            if path.name == "lifting.py" and called == "torch.load":
+                assert {"weights_only": "True"}.items() <= {k.arg: ast.unparse(k.value) for k in node.keywords}.items()
+                continue
             assert called not in ("torch.load", "np.load", "numpy.load", "eval", "os.system"), (path, called)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from archdsl.diagnostics import ArchError, Diagnostic, error
 from archdsl.diagnostics.source import printable
-from archdsl.files import together, write_text
+from archdsl.files import open_regular, together, write_text
 from archdsl.frontend.load import load
 from archdsl.frontend.modules import RESERVED
 from archdsl.interop.huggingface import Folder, TensorSource, read_config, weights_from
@@ -562,8 +562,7 @@ def stored(path: Path) -> dict[str, Tensor]:
     """The state dict in a file of `torch.save`, itself or under the name that trainers give it. Nothing but tensors is
     unpickled. Raises ArchError E0503 where there is none."""
     try:
-        with path.open("rb"):
-            pass
+        open_regular(path).close()
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except FileNotFoundError:
         raise error("E0503", f"there is no file `{path}`") from None
