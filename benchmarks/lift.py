@@ -92,6 +92,32 @@ SMALL: dict[str, int] = {
     "num_lstm_layers": 1,
 }
 """Numbers of configurations that are replaced, where a configuration has them."""
+DERIVED = {"head_dim", "num_key_value_heads", "num_experts_per_tok", "num_local_experts", "n_routed_experts"}
+"""Of these, what is also set where the configuration leaves it open."""
+SHARED_KEYS = {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2}
+OWN: dict[str, dict[str, Any]] = {
+    "bailing_hybrid": {"num_expert_group": 1},
+    "blt": {"encoder_hash_byte_group_vocab": 100},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2, "clip_qkv": 8.0}},
+    "dots1": {"n_shared_experts": 1},
+    "falcon_h1": {"mamba_d_ssm": 96},
+    "gemma4_text": SHARED_KEYS,
+    "gemma4_unified_text": SHARED_KEYS,
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
+    "longcat_flash": {"expert_ffn_hidden_size": 24, "zero_expert_num": 2, "num_layers": 2},
+    "mamba2": {"head_dim": 12, "num_heads": 8},
+    "qwen4_exp_text": {"indexer_budget": 8, "indexer_compress_ratio": 2, "ngram_vocab_size_base": 100, "split_ngram_parts": 2},
+    "reformer": {"axial_pos_embds": False},
+    "stablelm": {"partial_rotary_factor": 0.5},
+    "xlm": {"emb_dim": 48},
+    "xmod": {"default_language": "en_XX"},
+    "zamba": {"layers_block_type": ["linear_attention", "hybrid"] * 2, "attention_hidden_size": 96},
+    "zamba2": {"layers_block_type": ["linear_attention", "hybrid"] * 2, "mamba_headdim": 12, "attention_hidden_size": 96},
+    "zaya": {"num_experts_per_tok": 1},
+}
+"""What else a type needs in order to be built small."""
 
 
 def tiny(config_class: Any) -> Any:
@@ -104,11 +130,11 @@ def tiny(config_class: Any) -> Any:
         for name, value in settings.items():
             if isinstance(value, dict) and value.get("model_type"):
                 found[name] = {"model_type": value["model_type"], **small(value)}
-            elif name in numbers and type(value) is int:
+            elif name in numbers and (type(value) is int or value is None and name in DERIVED):
                 found[name] = numbers[name]
             elif name.endswith("_token_id") and isinstance(value, int):
                 found[name] = 0
-        return found
+        return found | OWN.get(settings["model_type"], {})
 
     return config_class(**small(config.to_dict()), use_cache=False)
 
@@ -130,7 +156,7 @@ def tried(kind: str) -> dict[str, Any]:
     row: dict[str, Any] = {"type": kind, "class": cls.__name__, "stage": "not built"}
     try:
         torch.manual_seed(0)
-        config = tiny(CONFIG_MAPPING[kind])
+        config = tiny(cls.config_class or CONFIG_MAPPING[kind])
         if hasattr(config, "is_decoder") and not getattr(config, "is_encoder_decoder", False):
             config.is_decoder = True
         module = prepared(cls(config).float())

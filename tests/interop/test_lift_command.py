@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.nn import functional as F
 from typer.testing import CliRunner, Result
 
 import archdsl
@@ -330,6 +332,41 @@ def test_a_module_in_python_is_left_as_it_was(folder: Path) -> None:
     assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
     assert any("every size of the spec is a number" in remark for remark in report.remarks)
     assert archdsl.estimate(text=report.text).params.total == sum(p.numel() for p in module.parameters())
+
+
+class Local(nn.Module):
+    """Attention within pieces of a sequence; `demanded` is what it checks of a length."""
+
+    def __init__(self, demanded: Callable[[int], bool], piece: int) -> None:
+        super().__init__()
+        self.demanded, self.piece = demanded, piece
+        self.embed = nn.Embedding(40, 8)
+        self.qkv = nn.Linear(8, 24)
+
+    def forward(self, tokens: torch.Tensor) -> Any:
+        assert self.demanded(tokens.shape[1])
+        x = self.embed(tokens)
+        pieces = self.qkv(x).unflatten(1, (tokens.shape[1] // self.piece, self.piece)) if self.piece else self.qkv(x)
+        q, k, v = pieces.chunk(3, -1)
+        return x + F.scaled_dot_product_attention(q, k, v, is_causal=True).reshape(x.shape)
+
+
+@pytest.mark.parametrize(
+    ("demanded", "piece", "said"),
+    [
+        (lambda n: n % 4 == 0 and n <= 96, 4, ["time <= 96", "time % 4 == 0"]),
+        (lambda n: n >= 5, 0, ["time >= 5"]),
+        (lambda n: n % 6 == 0, 3, ["time % 6 == 0"]),
+        (lambda n: n > 1, 0, []),
+    ],
+)
+def test_what_a_module_demands_of_a_length_is_asserted(
+    demanded: Callable[[int], bool], piece: int, said: list[str]
+) -> None:
+    report = archdsl.lift(Local(demanded, piece), torch.randint(0, 40, (2, 48)))
+    assert report.verified
+    assert report.causal
+    assert re.findall(r"assert (time .*)", report.text) == said
 
 
 def test_a_spec_that_differs_says_so_and_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

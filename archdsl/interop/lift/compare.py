@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from archdsl.diagnostics import ArchError, shortened
 from archdsl.interop.lift.declared import Declaration
-from archdsl.interop.lift.export import Exported, Value, export
+from archdsl.interop.lift.export import Exported, Lengths, Value, export
 from archdsl.interop.lift.inputs import Input
 from archdsl.interop.lift.module import Number, Subject, asked, is_hollow, prepared, role, said
 from archdsl.interop.lift.report import TOLERANCE, InitialValue, LiftCheck
@@ -51,8 +51,8 @@ class Side:
     inputs: Sequence[Input]
     results: Sequence[int]
     """Which of the tensors that it returns are the spec's results."""
-    longest: int | None
-    """The most positions that it takes."""
+    lengths: Lengths
+    """The lengths that it takes."""
 
     def example(self, batch: int, time: int, seed: int = 0) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(seed)
@@ -61,7 +61,7 @@ class Side:
     def length(self, time: int) -> int:
         """A length that it takes, if `time` is none."""
         contexts = [int(v) for n, v in self.numbers.items() if role(n) == "context" and v > 0]
-        return min([time, *contexts, *([self.longest] if self.longest is not None else [])])
+        return self.lengths.near(min([time, *contexts]))
 
     def call(self, weights: Mapping[str, Tensor], example: Mapping[str, Tensor]) -> list[Tensor]:
         """Return its results with other weights in place of its own. Raises ArchError E0544."""
@@ -496,10 +496,10 @@ def side_of(
     module: nn.Module,
     inputs: Sequence[Input],
     results: Sequence[int],
-    longest: int | None,
+    lengths: Lengths,
 ) -> Side:
     """The module in one configuration, ready to be compared."""
-    return Side(prepared(module), changes, {**subject.numbers, **changes}, inputs, results, longest)
+    return Side(prepared(module), changes, {**subject.numbers, **changes}, inputs, results, lengths)
 
 
 def runs(side: Side) -> bool:

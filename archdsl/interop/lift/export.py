@@ -7,16 +7,19 @@ import operator
 import re
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import sympy
 import torch
+from sympy import S
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.functions import FloorDiv
 
 from archdsl.diagnostics import ArchError, error, shortened
 from archdsl.interop.lift.declared import Declaration, standing
@@ -97,6 +100,34 @@ def _values(tree: Any) -> Iterator[Value]:
 
 
 @dataclass(frozen=True)
+class Lengths:
+    """Multiples of `step` from `shortest` to `longest`, where there is such a bound."""
+
+    shortest: int = 1
+    longest: int | None = None
+    step: int = 1
+
+    def near(self, time: int) -> int:
+        """The length that is nearest to `time` among those that are not longer, else the first."""
+        least = -(-self.shortest // self.step) * self.step
+        time = time if self.longest is None else min(time, self.longest)
+        return max(time // self.step * self.step, least)
+
+    def divided(self, size: sympy.Expr) -> sympy.Expr:
+        """A size, rounded nowhere where the lengths leave no rest."""
+
+        def exact(base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
+            quotient = base / divisor
+            return quotient if (quotient.subs(TIME, self.step * TIME)).is_integer else FloorDiv(base, divisor)
+
+        return size.replace(FloorDiv, exact) if self.step > 1 else size
+
+    def among(self, times: Iterable[int]) -> list[int]:
+        """`times` that are accepted, or lengths near them, without repetition and in order."""
+        return sorted({self.near(time) for time in times})
+
+
+@dataclass(frozen=True)
 class Exported:
     """A module's graph: its inputs in order and its results with their names."""
 
@@ -105,8 +136,8 @@ class Exported:
     results: tuple[tuple[str, Value], ...]
     axes: frozenset[str]
     """Which axes of the inputs are open: `batch`, `time`."""
-    longest: int | None
-    """The most positions that the module's own checks accept, where they have such a bound."""
+    lengths: Lengths
+    """The lengths that the module's own checks accept."""
     typed: bool
     """Whether `Value.low` is known."""
 
@@ -127,8 +158,8 @@ def export(
     Raises ArchError E0540 where it cannot be traced, with what `torch.export` says, and E0541 where the call fixes an
     axis that should be open."""
     program = _recorded(module, example, axes, declarations)
-    names, longest = _open_axes(program, example, axes)
-    inputs, results, calls = _flattened(program, names)
+    names, lengths = _open_axes(program, example, axes)
+    inputs, results, calls = _flattened(program, names, lengths)
     typed = False
     with suppress(ArchError):
         others: list[Value] = []
@@ -136,11 +167,11 @@ def export(
             low = {name: x.bfloat16() if x.is_floating_point() else x for name, x in example.items()}
             with _in_bfloat16(module):
                 second = _recorded(module, low, axes, declarations)
-            others = _flattened(second, _open_axes(second, low, axes)[0])[2]
+            others = _flattened(second, *_open_axes(second, low, axes))[2]
         typed = [v.op for v in calls] == [v.op for v in others]
         for value, other in zip(calls, others, strict=True) if typed else ():
             value.low = other.dtype
-    return Exported(module, tuple(inputs), tuple(results), frozenset(map(str, names.values())), longest, typed)
+    return Exported(module, tuple(inputs), tuple(results), frozenset(map(str, names.values())), lengths, typed)
 
 
 @contextmanager
@@ -212,11 +243,11 @@ def _untraced(module: nn.Module, problem: Exception) -> ArchError:
 
 def _open_axes(
     program: Any, example: Mapping[str, Tensor], axes: Mapping[str, Sequence[str | None]]
-) -> tuple[dict[sympy.Expr, sympy.Expr], int | None]:
-    """What the tracer calls the open axes -> BATCH or TIME; and the most positions that its guards accept."""
+) -> tuple[dict[sympy.Expr, sympy.Expr], Lengths]:
+    """What the tracer calls the open axes -> BATCH or TIME; and the lengths that its guards accept."""
     known: dict[str, sympy.Expr] = {"batch": BATCH, "time": TIME}
     names: dict[sympy.Expr, sympy.Expr] = {}
-    longest = None
+    lengths = Lengths()
     places = (n for n in program.graph.nodes if n.op == "placeholder")
     for node, spec in zip(places, program.graph_signature.input_specs, strict=True):
         own = axes.get(node.name, ()) if spec.kind.name == "USER_INPUT" else ()
@@ -230,18 +261,39 @@ def _open_axes(
                 raise error("E0541", text, notes=[note], help=help_)
             symbol = size.node.expr
             names[symbol] = known[axis]
-            upper = program.range_constraints[symbol].upper
-            if axis == "time" and upper.is_number and upper < MOST:
-                longest = int(upper)
-    return names, longest
+            if axis == "time":
+                bounds, step = program.range_constraints[symbol], _step(size.node.shape_env, symbol)
+                lengths = Lengths(
+                    int(bounds.lower) if bounds.lower > max(LEAST, step) else 1,
+                    int(bounds.upper) if bounds.upper.is_number and bounds.upper < MOST else None,
+                    step,
+                )
+    return names, lengths
 
 
+LEAST = 2
+"""The tracer takes every open axis for at least this."""
 MOST = 1 << 31
 """A bound from here on is none."""
+MOST_STEP = 512
+"""Lengths of which is asked whether the guards accept them."""
+
+
+def _step(guards: Any, time: sympy.Symbol) -> int:
+    """Of what number all lengths that fulfil the guards' equations are multiples."""
+    equations = [g.expr for g in guards.guards if isinstance(g.expr, sympy.Eq) and time in g.expr.free_symbols]
+    if not equations:
+        return 1
+
+    def holds(length: int) -> bool:
+        others = {s: 2 for e in equations for s in e.free_symbols if s != time}
+        return all(e.subs({time: length, **others}) != S.false for e in equations)
+
+    return gcd(*(n for n in range(1, MOST_STEP) if holds(n))) or 1
 
 
 def _flattened(
-    program: Any, axes: Mapping[sympy.Expr, sympy.Expr]
+    program: Any, axes: Mapping[sympy.Expr, sympy.Expr], lengths: Lengths
 ) -> tuple[list[Value], list[tuple[str, Value]], list[Value]]:
     """The inputs, the named results, and every call in order but those that only copy, without graphs in the graph."""
     state = {**program.state_dict, **program.constants}
@@ -251,7 +303,7 @@ def _flattened(
 
     def size(number: Any) -> Any:
         if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
-            number = number.node.expr.subs(axes)
+            number = lengths.divided(number.node.expr.subs(axes))
             return int(number) if number.is_Integer else number
         return number
 

@@ -187,12 +187,12 @@ def tried(
     subject: Subject, module: nn.Module, inputs: Sequence[Input], numbers: Mapping[str, Number]
 ) -> tuple[list[Input], int, Any]:
     """Call a module once; return its inputs with how many rows the embeddings of tokens have, the length of the call,
-    and what it returned. Sequences are shorter where it takes no longer ones.
+    and what it returned. Sequences have another length where it does not take the first.
 
     Raises ArchError E0544 with what it raises."""
     rows: dict[str, int] = {}
     last: ArchError | None = None
-    for time in (TIME, 4, 2):
+    for time in (TIME, *OTHERS):
         example = {i.name: i.made(BATCH, time, numbers) for i in inputs}
         with contextlib.ExitStack() as stack:
             for part in module.modules():
@@ -211,6 +211,8 @@ def tried(
     raise last
 
 
+OTHERS = (48, 320, 4, 2)
+"""Lengths of many divisors, and short ones."""
 HOW = "`--input name=token[batch,time]`, or `float[batch,time,64]`, says what an input is"
 
 

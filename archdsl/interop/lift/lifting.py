@@ -178,7 +178,7 @@ def _lifted(
         tell(f"recording {own.name}{at(side.changes)}")
         recordings.append(_recorded(side, time, declarations, types=whole))
     sides_only = [
-        compare.side_of(own, side.changes, side.module, side.inputs, indices, recorded.longest)
+        compare.side_of(own, side.changes, side.module, side.inputs, indices, recorded.lengths)
         for (side, _), (recorded, indices) in zip(sides, recordings, strict=True)
     ]
     exports = [recorded for recorded, _ in recordings]

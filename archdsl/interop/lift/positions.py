@@ -33,7 +33,8 @@ class Positions:
 
     def __init__(self, exported: Exported, hints: Mapping[str, Any] | None = None) -> None:
         self.hints = _configured(exported.module) if hints is None else hints
-        self.longest = exported.longest
+        self.lengths = exported.lengths
+        self.few = exported.lengths.among(FEW)
         self._constant: dict[Value, bool] = {}
         self._values: dict[tuple[Value, int, int], Tensor] = {}
         self._masks: dict[Value, ast.Expr | None] = {}
@@ -83,10 +84,10 @@ class Positions:
         if formula is None or not (formula.is_number if not logical(formula) else formula in (S.true, S.false)):
             return None
         try:
-            every = {float(x) for time in FEW for x in self.at(value, time).flatten().double().tolist()}
+            every = {float(x) for time in self.few for x in self.at(value, time).flatten().double().tolist()}
         except (RuntimeError, IndexError):
             return None
-        found: float | int | bool = self.at(value, FEW[0]).flatten()[0].item()
+        found: float | int | bool = self.at(value, self.few[0]).flatten()[0].item()
         return found if len(every) == 1 else None
 
     def arange(self, value: Value) -> int | None:
@@ -95,9 +96,7 @@ class Positions:
         last = len(value.shape) - 1
         if formula is None or value.shape[-1:] != (TIME,) or not (offset := formula - axis(last)).is_Integer:
             return None
-        for time in FEW:
-            if self.longest is not None and time > self.longest:
-                break
+        for time in self.few:
             if not bool((self.at(value, time) == torch.arange(time) + int(offset)).all()):
                 return None
         return int(offset)
@@ -107,7 +106,7 @@ class Positions:
         formula = self.formula(value)
         if formula is None or len(value.shape) != 1 or not isinstance(value.shape[0], int) or formula.has(TIME, BATCH):
             return None
-        found = self.at(value, FEW[0])
+        found = self.at(value, self.few[0])
         return series(found.flatten().double()) if found.is_floating_point() else None
 
     # --- masks --------------------------------------------------------------------------------------------------------
@@ -135,7 +134,7 @@ class Positions:
         if found is None:
             return None
         numbers = {abs(int(n)) for n in seen.atoms(sympy.Integer)} | {int(n.text) for n in _numbers(found)}
-        lengths = self._lengths(numbers) if TIME in (keys, queries) else FEW[-1:]
+        lengths = self._lengths(numbers) if TIME in (keys, queries) else self.few[-1:]
         if not self._confirmed(value, found, lengths):
             return None
         beyond = [n for n in numbers if 2 * n + 1 > max(lengths)] if keys == TIME else []
@@ -144,7 +143,7 @@ class Positions:
     def _lengths(self, numbers: set[int]) -> list[int]:
         """Lengths around every number that the module can compute: a window shows beyond its width only."""
         around = {m for n in numbers for m in (n - 1, n, n + 1, 2 * n + 1)} | {*FEW}
-        return sorted(m for m in around if FEW[0] <= m <= min(LONGEST, self.longest or LONGEST))[:MOST_LENGTHS]
+        return self.lengths.among(m for m in around if FEW[0] <= m <= LONGEST)[:MOST_LENGTHS]
 
     def _confirmed(self, value: Value, mask: ast.Expr, lengths: Sequence[int]) -> bool:
         """Whether a value is what a mask says at each of these lengths, in every row of the batch and every head."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from archdsl.interop.lift.elements import Unread, axis, polar
 from archdsl.interop.lift.export import TIME, Value
 from archdsl.interop.lift.holes import call, name, number
-from archdsl.interop.lift.positions import FEW, Positions, shortest
+from archdsl.interop.lift.positions import Positions, shortest
 from archdsl.ops.position import frequencies, llama3, yarn
 from archdsl.syntax import ast
 from archdsl.syntax.ast import NOWHERE
@@ -163,9 +163,7 @@ def _same(x: Tensor, y: Tensor) -> bool:
 def _confirmed(positions: Positions, cos: Value, sin: Value | None, found: Rotary, waves: Sequence[float]) -> bool:
     """Whether the tables hold the angles, at several lengths."""
     shape = [1] * len(cos.shape)
-    for time in FEW:
-        if positions.longest is not None and time > positions.longest:
-            break
+    for time in positions.few:
         x = positions.at(cos, time)
         tables = (x.real, x.imag) if sin is None else (x, positions.at(sin, time))
         place = torch.arange(x.shape[found.axis], dtype=torch.float64) + found.offset

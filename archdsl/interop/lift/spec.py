@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from archdsl.interop.lift.authors import word
 from archdsl.interop.lift.blocks import Body
-from archdsl.interop.lift.export import TIME, Exported
+from archdsl.interop.lift.export import TIME, Exported, Lengths
 from archdsl.interop.lift.expressions import Block, Book
 from archdsl.interop.lift.holes import Scheme, binary, call, hole, name, number, sites
 from archdsl.interop.lift.sizes import Sizes, Table
@@ -108,13 +108,24 @@ def _root(book: Book, results: Results, exported: Exported, title: str, config: 
     for op in inputs:
         body.names[id(op)] = body.fresh(str(op.term.options["name"]))
     opening: list[ast.Statement] = []
-    if exported.longest is not None and any(TIME in op.shape for op in inputs):
-        opening.append(ast.Assert(binary("<=", name("time"), hole(exported.longest, "context")), None, span=NOWHERE))
+    if any(TIME in op.shape for op in inputs):
+        opening += _asserted(exported.lengths)
     declared = body.declared(word(title), inputs, opening, [n for n, _ in results])
     if causal:
         declared = _causal(declared, body)
     block = Block(declared.name, declared, frozenset(body.used), [(config, sites(declared))])
     return _Root(block, body.weights, tuple(body.names[id(op)] for op in inputs))
+
+
+def _asserted(lengths: Lengths) -> Iterator[ast.Statement]:
+    """What the module's own checks demand of a sequence."""
+    if lengths.longest is not None:
+        yield ast.Assert(binary("<=", name("time"), hole(lengths.longest, "context")), None, span=NOWHERE)
+    if lengths.shortest > 1:
+        yield ast.Assert(binary(">=", name("time"), hole(lengths.shortest, "")), None, span=NOWHERE)
+    if lengths.step > 1:
+        rest = binary("%", name("time"), hole(lengths.step, ""))
+        yield ast.Assert(binary("==", rest, number(0)), None, span=NOWHERE)
 
 
 def _causal(declared: ast.BlockDecl, body: Body) -> ast.BlockDecl:
