@@ -320,8 +320,8 @@ class Rope(Position):
     `scaling` is linear(factor), ntk(factor), yarn(factor, original, …), llama3(factor, low, high, original) or
     longrope(short, long, original). The last turns a sequence that outgrows `original` by other angles from its first
     position on, so keys that were kept from before no longer fit: such a text is begun anew, with all of it as the
-    prompt. YaRN, and LongRoPE with a `factor`, sharpen attention: by the scores as a whole, or where a part of the
-    channels is turned, by that part."""
+    prompt. YaRN, and LongRoPE with a `factor`, sharpen attention: as a position of attention by the scores as a whole,
+    or where a part of the channels is turned, by that part; applied to a tensor, by the channels that it turns."""
 
     signature = (
         "rope(theta: positive = 10_000, dims: size = none, fraction: share = none, interleaved: bool = false, "
@@ -342,7 +342,7 @@ class Rope(Position):
     )
 
     def build(self, call: Application) -> Sequence[Value]:
-        return (turn(call, call.tensor(0), call.options),)
+        return (turn(call, call.tensor(0), call.options, alone=True),)
 
     def attend(
         self, call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool
@@ -366,8 +366,9 @@ def _given(position: Any) -> dict[str, Any]:
     return arguments(position)
 
 
-def turn(call: Application, x: Value, options: Any) -> Value:
-    """x with its channels turned, by a table that the model makes once for every length, theta and scaling."""
+def turn(call: Application, x: Value, options: Any, *, alone: bool = False) -> Value:
+    """x with its channels turned, by a table that the model makes once for every length, theta and scaling. `alone`
+    says that no attention multiplies its scores by what the scaling sharpens."""
     theta = options.get("theta") or num(10_000)
     head = x.shape[-1]
     dims = options.get("dims")
@@ -406,9 +407,14 @@ def turn(call: Application, x: Value, options: Any) -> Value:
         theta=theta,
         dims=dims,
         **({"scaling": scaling} if scaling is not None else {}),
-        **({"sharpened": True} if _partial(options) and scaling is not None and _sharpening(scaling, call) else {}),
+        **({"sharpened": True} if isinstance(scaling, Scheme) and _is_sharpened(options, scaling, call, alone) else {}),
     )
     return call.apply("turn", x, table, interleaved=bool(options.get("interleaved")))
+
+
+def _is_sharpened(options: Any, scaling: Scheme, call: Application, alone: bool) -> bool:
+    """Whether what a scaling sharpens lies in the cosines and sines."""
+    return (alone or _partial(options)) and _sharpening(scaling, call) is not None
 
 
 class Rotate(Primitive):

@@ -185,3 +185,36 @@ def test_rearrange_is_cut_move_merge(seed: int) -> None:
     for axes in bounds_of(claimed(model, *model.block.graph.outputs, *model.block.graph.inputs), found):
         for bound, place in zip(axes, np.unravel_index(found.long().numpy(), shape), strict=True):
             assert (bound >= torch.from_numpy(place)).all()
+
+
+@pytest.mark.parametrize(
+    ("scaling", "parameters"),
+    [
+        ("yarn(factor: 4, original: 8)", {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}),
+        (
+            "yarn(factor: 4, original: 8, mscale: 0)",
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "attention_factor": 1.0},
+        ),
+        (
+            "longrope(short: [1, 1, 1.5, 2], long: [1, 2, 3, 4], original: 16, factor: 2)",
+            {
+                "rope_type": "longrope",
+                "short_factor": [1.0, 1.0, 1.5, 2.0],
+                "long_factor": [1.0, 2.0, 3.0, 4.0],
+                "factor": 2.0,
+                "original_max_position_embeddings": 16,
+            },
+        ),
+    ],
+)
+def test_a_rope_that_is_applied_sharpens_what_it_turns(scaling: str, parameters: dict[str, object]) -> None:
+    """Nothing else multiplies the scores of equations: what it is in attention's `position` slot would be lost."""
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    config = LlamaConfig(hidden_size=16, num_attention_heads=2, max_position_embeddings=32)
+    config.rope_parameters = {"rope_theta": 500.0, **parameters}
+    q = torch.randn(2, 2, 7, 8, generator=torch.Generator().manual_seed(1))
+    cos, sin = LlamaRotaryEmbedding(config)(q, torch.arange(7)[None])
+    found = run("q: [batch, 2, time, 8]", f"return q -> rope(theta: 500, scaling: {scaling})", q)
+    assert torch.allclose(found, apply_rotary_pos_emb(q, q, cos, sin)[0], atol=1e-5)
