@@ -74,7 +74,7 @@ SMALL: dict[str, int] = {
         ("head_dim", "linear_key_head_dim", "linear_value_head_dim", "linear_head_dim", "swa_head_dim", "kv_channels"),
         12,
     ),
-    **dict.fromkeys(("max_position_embeddings", "n_positions", "model_max_length", "max_seq_len", "n_ctx"), 64),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "model_max_length", "max_seq_len", "n_ctx"), 128),
     **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"), 4),
     **dict.fromkeys(("num_experts_per_tok", "moe_topk", "num_experts_per_token", "moe_k"), 2),
     **dict.fromkeys(("kv_lora_rank", "q_lora_rank"), 16),
@@ -108,13 +108,22 @@ OWN: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "longcat_flash": {"expert_ffn_hidden_size": 24, "zero_expert_num": 2, "num_layers": 2},
     "mamba2": {"head_dim": 12, "num_heads": 8},
-    "qwen4_exp_text": {"indexer_budget": 8, "indexer_compress_ratio": 2, "ngram_vocab_size_base": 100, "split_ngram_parts": 2},
+    "qwen4_exp_text": {
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 2,
+        "ngram_vocab_size_base": 100,
+        "split_ngram_parts": 2,
+    },
     "reformer": {"axial_pos_embds": False},
     "stablelm": {"partial_rotary_factor": 0.5},
     "xlm": {"emb_dim": 48},
     "xmod": {"default_language": "en_XX"},
     "zamba": {"layers_block_type": ["linear_attention", "hybrid"] * 2, "attention_hidden_size": 96},
-    "zamba2": {"layers_block_type": ["linear_attention", "hybrid"] * 2, "mamba_headdim": 12, "attention_hidden_size": 96},
+    "zamba2": {
+        "layers_block_type": ["linear_attention", "hybrid"] * 2,
+        "mamba_headdim": 12,
+        "attention_hidden_size": 96,
+    },
     "zaya": {"num_experts_per_tok": 1},
 }
 """What else a type needs in order to be built small."""
@@ -130,7 +139,7 @@ def tiny(config_class: Any) -> Any:
         for name, value in settings.items():
             if isinstance(value, dict) and value.get("model_type"):
                 found[name] = {"model_type": value["model_type"], **small(value)}
-            elif name in numbers and (type(value) is int or value is None and name in DERIVED):
+            elif name in numbers and (type(value) is int or (value is None and name in DERIVED)):
                 found[name] = numbers[name]
             elif name.endswith("_token_id") and isinstance(value, int):
                 found[name] = 0

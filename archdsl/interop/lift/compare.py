@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from archdsl.diagnostics import ArchError, shortened
 from archdsl.interop.lift.declared import Declaration
-from archdsl.interop.lift.export import Exported, Lengths, Value, export
+from archdsl.interop.lift.export import Exported, Lengths, Value, export, waits
 from archdsl.interop.lift.inputs import Input
 from archdsl.interop.lift.module import Number, Subject, asked, is_hollow, prepared, role, said
 from archdsl.interop.lift.report import TOLERANCE, InitialValue, LiftCheck
@@ -139,7 +139,7 @@ def shared(module: nn.Module) -> dict[str, list[str]]:
 
 
 def perturbed(module: nn.Module, seed: int = 0) -> dict[str, Tensor]:
-    """Its parameters with random numbers added, each by one of its names."""
+    """Its parameters, and buffers that wait for numbers, with random numbers added, each by one of its names."""
     generator = torch.Generator().manual_seed(seed)
 
     def moved(p: Tensor) -> Tensor:
@@ -148,12 +148,14 @@ def perturbed(module: nn.Module, seed: int = 0) -> dict[str, Tensor]:
         noise = torch.randn(p.shape, generator=generator) * (0.1 if p.dim() < 2 else 0.02)
         return p.detach().float() + noise
 
-    return {name: moved(p) for name, p in module.named_parameters()}
+    kept = module.state_dict()
+    buffers = [(name, b) for name, b in module.named_buffers() if name in kept and waits(b)]
+    return {name: moved(p) for name, p in (*module.named_parameters(), *buffers)}
 
 
 def _ours(side: Side, model: Model, table: Table, weights: Mapping[str, Tensor], ours: nn.Module) -> None:
     """Give a module of ours the weights of theirs. Raises KeyError or RuntimeError where they do not fit."""
-    named = tensors(side.module)
+    named = {**tensors(side.module), **weights}
     for alike in shared(side.module).values():
         moved = next((weights[n] for n in alike if n in weights), None)
         named |= dict.fromkeys(alike, moved) if moved is not None else {}

@@ -333,7 +333,7 @@ def _flattened(
             return made("input", node, name=node.name)
         target = spec.target
         tensor = state[target]
-        if spec.kind.name == "PARAMETER" or (spec.persistent and _waits(tensor)):
+        if spec.kind.name == "PARAMETER" or (spec.persistent and waits(tensor)):
             key = (tensor.data_ptr(), tensor.shape)
             return weights.setdefault(key, made("weight", node, name=target))
         return made("constant", node, name=target, tensor=tensor)
@@ -383,7 +383,7 @@ COPIES = {"to", "_to_copy", "clone", "contiguous", "detach", "alias", "lift_fres
 """Operators that a module in another type may have more of, or fewer."""
 
 
-def _waits(buffer: Tensor) -> bool:
+def waits(buffer: Tensor) -> bool:
     """Whether a buffer that checkpoints hold has one number everywhere: another will be learned, as a router's bias is,
     and the spec must have a weight for it."""
     return buffer.is_floating_point() and buffer.numel() > 1 and bool((buffer == buffer.flatten()[0]).all())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
-from torch import nn
+from torch import Tensor, nn
 
 from archdsl.interop.lift import authors
 from archdsl.interop.lift.authors import APPLIED, Line, step, word
@@ -289,8 +289,14 @@ class Expressions:
         for k, w in enumerate(values):
             self.weights.append((f"{bound}.{k}" if len(values) > 1 else bound, w.name, False))
         dims = tuple(self.value(sizes) for sizes in zip(*(w.shape for w in values), strict=True))
-        scheme: Any = Scheme(self._scheme(values[0].name), span=NOWHERE)
-        return ast.Param("param", bound, ast.TensorType(None, dims, span=NOWHERE), scheme, span=NOWHERE)
+        try:
+            tensor = self.module.get_parameter(values[0].name)
+        except AttributeError:  # a buffer that is kept with the weights; only one that is drawn is, in a spec
+            kind, scheme = "buffer", call("normal", number(0.02))
+        else:
+            kind, scheme = "param", _scheme(tensor)
+        type_ = ast.TensorType(None, dims, span=NOWHERE)
+        return ast.Param(kind, bound, type_, Scheme(scheme, span=NOWHERE), span=NOWHERE)
 
     def table(self, unit: Unit, bound: str) -> ast.Param:
         """Numbers that no formula gives, as a buffer."""
@@ -299,18 +305,13 @@ class Expressions:
         values = self.value([op.term.options["values"] for op in ops])
         return ast.Param("buffer", bound, ast.TensorType(None, dims, span=NOWHERE), values, span=NOWHERE)
 
-    def _scheme(self, path: str) -> Any:
-        """The scheme that a weight looks like: a constant, or normal."""
-        try:
-            tensor = self.module.get_parameter(path).detach().float()
-        except AttributeError:
-            return call("normal", number(0.02))
-        low, high = (float(tensor.min()), float(tensor.max())) if tensor.numel() else (0.0, 0.0)
-        if low == high:
-            return (
-                name({0.0: "zeros", 1.0: "ones"}[low])
-                if low in (0.0, 1.0)
-                else call("constant", number(float(f"{low:.6g}")))
-            )
-        std = float(f"{float(tensor.std()):.1g}") if tensor.numel() > 1 else 0.02
-        return call("normal", number(std))
+
+def _scheme(weight: Tensor) -> Any:
+    """The scheme that a weight looks like: a constant, or normal."""
+    tensor = weight.detach().float()
+    low, high = (float(tensor.min()), float(tensor.max())) if tensor.numel() else (0.0, 0.0)
+    if low == high:
+        known = {0.0: "zeros", 1.0: "ones"}.get(low)
+        return name(known) if known else call("constant", number(float(f"{low:.6g}")))
+    std = float(f"{float(tensor.std()):.1g}") if tensor.numel() > 1 else 0.02
+    return call("normal", number(std))

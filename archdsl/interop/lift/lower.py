@@ -180,7 +180,8 @@ class Lowering:
         shape = value.shape
         terms = [a for a in args if isinstance(a, Term)]
         rank = len(shape)
-        merged = next((t for t in terms if rank and len(t.shape) == rank + 1 and _total(t.shape[:2]) == shape[0]), None)
+        two = bool(rank) and isinstance(shape[0], sympy.Mul)
+        merged = next((t for t in terms if two and len(t.shape) > 1 and _total(t.shape[:2]) == shape[0]), None)
         if merged is not None:
             shape = (*merged.shape[:2], *shape[1:])
         elif shape[:1] == (1,) and (most := max((len(t.shape) for t in terms), default=rank)) < rank:
@@ -403,7 +404,9 @@ class Lowering:
         scaled = rewritten(self._binary(value, "*", product, alpha), self.positions)
         if beta == 0:
             return scaled
-        return self._binary(value, "+", scaled, self._binary(value, "*", self.operand(bias), beta))
+        added = self.operand(bias)
+        added = self._binary(value, "*", added, beta) if isinstance(added, Term) else added * beta
+        return self._binary(value, "+", scaled, added)
 
     def do_matmul(self, value: Value, x: Value, y: Value) -> Term:
         inner = y.args[0] if y.op in ("t", "numpy_T", "transpose", "permute") else None
@@ -692,12 +695,16 @@ class Lowering:
         return self._made(value, "permute", (self.term(x),), {"axes": places}) if moved else self.term(x)
 
     def do_unsqueeze(self, value: Value, x: Value, axis: int) -> Term:
-        axis %= len(value.shape)
-        if self._merged(x):
-            if axis == 0:
-                raise _wordless(value)
-            axis -= len(value.shape)
-        return self._made(value, "unsqueeze", (self.term(x),), {"axis": -1 if axis == len(value.shape) - 1 else axis})
+        term, axis = self.term(x), axis % len(value.shape)
+        if self._merged(x) and axis == 0:
+            raise _wordless(value)
+        place = axis + len(term.shape) - len(x.shape)
+        if place < 0:  # before axes of size 1 that were left out
+            return term
+        shape = (*term.shape[:place], 1, *term.shape[place:])
+        if axis == len(x.shape) or self._merged(x):
+            place -= len(shape)
+        return Term("unsqueeze", (term,), {"axis": place}, shape=shape, source=value)
 
     def do_squeeze(self, value: Value, x: Value, axis: Any = None) -> Term:
         axes = (
@@ -719,7 +726,8 @@ class Lowering:
         term = self.term(x)
         for _ in range(len(value.shape) - len(x.shape)):
             term = Term("unsqueeze", (term,), {"axis": 0}, shape=(1, *term.shape), source=value)
-        for i, (old, new) in enumerate(zip(term.shape, value.shape, strict=False)):
+        wanted = (*term.shape[:2], *value.shape[1:]) if self._merged(x) else value.shape
+        for i, (old, new) in enumerate(zip(term.shape, wanted, strict=False)):
             if old != new:
                 shape = (*term.shape[:i], new, *term.shape[i + 1 :])
                 term = Term("expand", (term,), {"axis": i, "size": new}, shape=shape, source=value)
@@ -801,19 +809,30 @@ class Lowering:
         return self._binary(value, "+", scaled, low)
 
     def do_full(self, value: Value, sizes: Sequence[Size], number: Any = 0, **more: Any) -> Term:
-        return Term("fill", (), {"value": number, "dims": [*value.shape]}, shape=value.shape, source=value)
+        return self._filled(value, value.shape, number)
 
     def do_zeros(self, value: Value, sizes: Sequence[Size], **more: Any) -> Term:
-        return Term("zeros", (), {"dims": [*value.shape]}, shape=value.shape, source=value)
+        return self._filled(value, value.shape, 0)
 
     def do_ones(self, value: Value, sizes: Sequence[Size], **more: Any) -> Term:
-        return Term("ones", (), {"dims": [*value.shape]}, shape=value.shape, source=value)
+        return self._filled(value, value.shape, 1)
 
-    do_zeros_like = do_new_zeros = do_zeros
-    do_ones_like = do_new_ones = do_ones
+    do_new_zeros, do_new_ones, do_new_full = do_zeros, do_ones, do_full
 
     def do_full_like(self, value: Value, x: Value, number: Any, **more: Any) -> Term:
-        return self.do_full(value, value.shape, number)
+        return self._filled(value, self.term(x).shape if self._merged(x) else x.shape, number)
+
+    def do_zeros_like(self, value: Value, x: Value, **more: Any) -> Term:
+        return self.do_full_like(value, x, 0)
+
+    def do_ones_like(self, value: Value, x: Value, **more: Any) -> Term:
+        return self.do_full_like(value, x, 1)
+
+    def _filled(self, value: Value, shape: Sequence[Size], number: Any) -> Term:
+        options = (
+            {"dims": [*shape]} if (word := {0: "zeros", 1: "ones"}.get(number)) else {"value": number, "dims": [*shape]}
+        )
+        return Term(word or "fill", (), options, shape=tuple(shape), source=value)
 
     def do_view(self, value: Value, x: Value, *rest: Any, **more: Any) -> Term:
         """A reshape as axes that are merged and cut."""
