@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
 from pathlib import Path
@@ -83,11 +83,12 @@ def written(
         edits.append((expr.span.start, expr.span.end, text))
 
     known: dict[str, Any] = {}
+    nodes = [*ast.walk(tree)]
     for d in tree.declarations:
         if isinstance(d, ast.Let):
             if d.name in values:
                 used.add(d.name)
-                _demand_kind(d.name, values[d.name], d.value, tree, fields or {})
+                _demand_kind(d.name, values[d.name], d.value, nodes, fields or {})
                 known[d.name] = values[d.name]
                 put(d.value, literal(values[d.name]))
             elif is_constant(d.value):
@@ -194,9 +195,11 @@ def layers_of(expr: ast.Expr, sizes: Mapping[str, Any]) -> list[str] | None:
     return None
 
 
-def _demand_kind(name: str, value: Any, default: ast.Expr, tree: ast.File, fields: Mapping[str, str]) -> None:
+def _demand_kind(
+    name: str, value: Any, default: ast.Expr, nodes: Sequence[ast.Node], fields: Mapping[str, str]
+) -> None:
     """Raise ArchError E0533 for a value of a `let` that is of another kind than its own or, where conditions alone read
-    it, that none of them knows."""
+    it, that none of them knows; `nodes` are all of the file's."""
     own = constant(default) if is_constant(default) else None
     if isinstance(own, bool | str):
         fits = type(value) is type(own)
@@ -205,9 +208,9 @@ def _demand_kind(name: str, value: Any, default: ast.Expr, tree: ast.File, field
         fits = value is None or all(_is_number(n) for n in items)
     if not fits:
         raise _unlike(name, value, f"{KINDS.get(type(own), 'a number')}: {literal(own)}", fields)
-    comparisons = [n for n in ast.walk(tree) if isinstance(n, ast.Binary) and is_constant(n.right)]
+    comparisons = [n for n in nodes if isinstance(n, ast.Binary) and is_constant(n.right)]
     known = [constant(n.right) for n in comparisons if isinstance(n.left, ast.Name) and n.left.id == name]
-    reads = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == name]
+    reads = [n for n in nodes if isinstance(n, ast.Name) and n.id == name]
     if (isinstance(own, str) or (known and len(reads) == len(known))) and value not in (own, *known):
         listed = ", ".join(sorted({literal(k) for k in (own, *known)}))
         raise _unlike(name, value, f"one of {listed}", fields)

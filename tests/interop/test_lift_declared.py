@@ -102,7 +102,8 @@ class Waiting(nn.Module):
 
 def test_a_buffer_that_a_checkpoint_fills_is_no_constant() -> None:
     report = archdsl.lift(Waiting(), torch.zeros(2, 5, dtype=torch.int64))
-    assert "param shift: [16]" in report.text
+    assert "buffer shift: [16]" in report.text
+    assert report.verified
 
 
 def test_other_configurations_hold_whole_periods_of_a_pattern() -> None:

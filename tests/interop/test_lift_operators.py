@@ -32,9 +32,12 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "power": lambda x: x**3 + x.square() - x.abs().sqrt(),
     "ranges": lambda x: written(x),
     "roll": lambda x: x.roll(1, -1),
+    "rows": lambda x: chosen(x),
     "rsub": lambda x: 1 - x,
+    "softmax": lambda x: (x - x.max(-1, keepdim=True).values).softmax(-1),
     "sum": lambda x: x.sum(-1, keepdim=True) + x.amax(-1, keepdim=True) - x.logsumexp(-1, keepdim=True) + x,
     "topk": lambda x: x.topk(8, -1)[0],
+    "twice": lambda x: x * twice(x.shape[1]),
     "where": lambda x: torch.where(x > 0, x, 0.1 * x),
 }
 
@@ -47,14 +50,34 @@ def written(x: Tensor) -> Tensor:
     return y
 
 
+def chosen(x: Tensor) -> Tensor:
+    """Of each position the four channels of the two pairs of pairs that are largest, as a router in groups has them."""
+    rows = x.reshape(-1, 8)
+    groups = rows.view(-1, 2, 4).topk(2, dim=-1)[0].sum(-1)
+    mask = torch.zeros_like(groups).scatter_(1, groups.topk(1, dim=-1)[1], 1)
+    mask = mask.unsqueeze(-1).expand(-1, 2, 4).reshape(-1, 8)
+    return rows.masked_fill(mask == 0, 0.0).view(x.shape)
+
+
+def twice(time: int) -> Tensor:
+    """A table [1, time, 8] of four numbers a position, each twice."""
+    table = torch.arange(time)[None, :, None] * torch.tensor([0.1, 0.3, 0.2, 0.7])
+    return torch.stack([table.cos(), table.cos()], -1).reshape(1, time, 8)
+
+
 class All(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words = nn.Embedding(40, 8)
+        self.gate, self.up = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+        self.one, self.two = (nn.Parameter(torch.rand(8)) for _ in range(2))
+        self.register_buffer("corrected", torch.zeros(8))
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.words(tokens)
-        return torch.cat([call(x) for call in CALLS.values()], -1)
+        found = [call(x) for call in CALLS.values()]
+        own = [self.gate(x) * self.up(x), x * (self.one * self.two).sum(), x + self.corrected]
+        return torch.cat(found + own, -1)
 
 
 def test_each_operator_gives_its_numbers() -> None:

@@ -257,3 +257,12 @@ def test_every_draw_counts() -> None:
     for other in broken:
         with pytest.raises(InvalidError):
             validate(other, file.classes)
+
+
+def test_a_list_of_whole_numbers_takes_no_time() -> None:
+    """Each may be a real number of the IR; that is asked of each alone, and not of all choices."""
+    numbers = ", ".join(map(str, [*range(60), 0.5]))
+    source = archdsl.torch_source(
+        text=f"model m(x: [batch, 61]) -> [batch, 61] {{\n  buffer t: [61] = [{numbers}]\n  return x * t\n}}"
+    )
+    assert "torch.tensor(" in source

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from itertools import product
 from typing import Any
 
 from archdsl.backends.torch import init
@@ -116,6 +115,8 @@ class Terms:
 
     def __init__(self) -> None:
         self.known: dict[Any, Term] = {}
+        self.alike: dict[Any, list[Any]] = {}
+        """The keys that differ in whether a number is whole."""
         self.shapes: dict[Term, tuple[int, ...]] = {}
         """Of tensors of the IR."""
 
@@ -128,13 +129,14 @@ class Terms:
         own = tuple(map(_meant, key))
         if own in self.known:
             return self.known[own]
-        for form in product(*map(_forms, key)):
-            if form in self.known:
-                return self.known[form]
-        return self._of(own)
+        other = next((k for k in self.alike.get(_as_real(own), ()) if _stands_for(own, k)), own)
+        return self._of(other)
 
     def _of(self, key: Any) -> Term:
-        return self.known.setdefault(key, Term(len(self.known)))
+        if key not in self.known:
+            self.known[key] = Term(len(self.known))
+            self.alike.setdefault(_as_real(key), []).append(key)
+        return self.known[key]
 
 
 class Real(Frozen):
@@ -153,14 +155,22 @@ def _meant(x: Any) -> Any:
     return ("real", f"{x:.12g}") if type(x) is float else (type(x), x)
 
 
-def _forms(x: Any) -> Iterator[Any]:
-    """How a part of a term that the text makes may stand in the IR's."""
-    if isinstance(x, tuple | list):
-        yield from product(*map(_forms, x))
-        return
-    yield _meant(x)
-    if type(x) is int:
-        yield ("real", f"{float(x):.12g}")
+def _as_real(key: Any) -> Any:
+    """The key with every number as a real one."""
+    if isinstance(key, tuple):
+        return ("real", f"{float(key[1]):.12g}") if key[:1] == (int,) else tuple(map(_as_real, key))
+    return key
+
+
+def _stands_for(text: Any, meant: Any) -> bool:
+    """Whether a key of the text is one of the IR's but for whole numbers where that has real ones."""
+    if text == meant:
+        return True
+    if not isinstance(text, tuple) or not isinstance(meant, tuple):
+        return False
+    if text[:1] == (int,):
+        return bool(_as_real(text) == meant)
+    return len(text) == len(meant) and all(map(_stands_for, text, meant))
 
 
 class Evaluator:

@@ -292,11 +292,11 @@ class Expressions:
         try:
             tensor = self.module.get_parameter(values[0].name)
         except AttributeError:  # a buffer that is kept with the weights; only one that is drawn is, in a spec
-            kind, scheme = "buffer", call("normal", number(0.02))
+            kind, drawn = "buffer", call("normal", number(0.02))
         else:
-            kind, scheme = "param", _scheme(tensor)
-        type_ = ast.TensorType(None, dims, span=NOWHERE)
-        return ast.Param(kind, bound, type_, Scheme(scheme, span=NOWHERE), span=NOWHERE)
+            kind, drawn = "param", _scheme(tensor)
+        scheme: Any = Scheme(drawn, span=NOWHERE)
+        return ast.Param(kind, bound, ast.TensorType(None, dims, span=NOWHERE), scheme, span=NOWHERE)
 
     def table(self, unit: Unit, bound: str) -> ast.Param:
         """Numbers that no formula gives, as a buffer."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial, reduce
 from typing import Any, NamedTuple
 
 import torch
 
 from archdsl.diagnostics.source import Source
 from archdsl.interop.lift.export import TIME, Value
+from archdsl.interop.lift.holes import binary
 from archdsl.interop.lift.positions import Positions
 from archdsl.interop.lift.rotary import options, rotary
 from archdsl.interop.lift.terms import Term
@@ -80,23 +81,37 @@ def _hidden(seen: bool) -> Asks:
 
     def asks(found: Found, positions: Positions) -> Found | None:
         m, c = found["m"], found["c"]
-        if "mask" in found["o"] or not isinstance(c, int | float) or c > FAR or not _constant(m):
+        if not isinstance(c, int | float) or c > FAR or not _constant(m):
             return None
         value = m.source
         if not seen:
             value = Value("logical_not", (value,), shape=value.shape, dtype=torch.bool, call=torch.logical_not)
-        mask = positions.mask(value)
-        return None if mask is None else {**found, "m": mask}
+        return _masked(found, positions.mask(value))
 
     return asks
 
 
+def _masked(found: Found, mask: ast.Expr | None) -> Found | None:
+    """With a mask that hides beside what is hidden already."""
+    if mask is None:
+        return None
+    options = dict(found["o"])
+    every: list[ast.Expr] = []
+    for part in (p for m in (options.pop("mask", None), mask) if m is not None for p in _parts(m)):
+        every += [part] if part not in every else []
+    return {**found, "m": reduce(partial(binary, "&"), every), "o": options}
+
+
+def _parts(mask: ast.Expr) -> list[ast.Expr]:
+    """The masks of which one is made by `&`."""
+    if isinstance(mask, ast.Binary) and mask.op == "&":
+        return _parts(mask.left) + _parts(mask.right)
+    return [mask]
+
+
 def _added(found: Found, positions: Positions) -> Found | None:
     """`m` is an additive mask of positions."""
-    if "mask" in found["o"] or not _constant(found["m"]):
-        return None
-    mask = positions.mask(found["m"].source)
-    return None if mask is None else {**found, "m": mask}
+    return _masked(found, positions.mask(found["m"].source)) if _constant(found["m"]) else None
 
 
 def _alibi(found: Found, positions: Positions) -> Found | None:
@@ -261,10 +276,15 @@ def _partial_turned(found: Found, positions: Positions) -> Found | None:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two terms are the same application of the same op to the same terms."""
-    return a is b or (
-        isinstance(a, Term) and isinstance(b, Term) and a.op == b.op and a.args == b.args and a.options == b.options
-    )
+    """Whether two terms are the same application of the same op, with the same weights, to the same terms."""
+    if a is b:
+        return True
+    if not (isinstance(a, Term) and isinstance(b, Term)):
+        return False
+    if not a.args:  # inputs, weights and constants are told apart by what they were
+        return a.op == b.op and a.source is b.source
+    alike = (a.op, a.args, a.options, a.named) == (b.op, b.args, b.options, b.named)
+    return alike and [*map(id, a.weights.values())] == [*map(id, b.weights.values())]
 
 
 def _partial(found: Found, _: Positions) -> Found | None:
@@ -316,6 +336,7 @@ ROWS = (
     Idiom("transpose(unflatten(x, axis: -1, sizes: s), a: 1, b: 2)", "split_heads(x, heads: n)", _heads),
     Idiom("flatten(transpose(x, a: 1, b: 2), first: 2, last: 3)", "merge_heads(x)", _four),
     Idiom("flatten(expand(unsqueeze(x, axis: 2), axis: 2, size: n), first: 1, last: 2)", "_repeated(x)", _four),
+    Idiom("squeeze(expand(unsqueeze(x, axis: 2), axis: 2, size: n), axis: 1)", "_repeated(x)", _four),
     Idiom("repeat(x, times: n, axis: 1)", "_repeated(x)", _four),
     # convolutions
     Idiom("transpose(pad(x, axis: -1, also: o), a: -2, b: -1)", "pad(y, axis: -2, also: o)", _last_turned),
@@ -337,6 +358,7 @@ ROWS = (
     Idiom("item(chunk(x, parts: 2), i: 0)", "_first(x)"),
     Idiom("item(chunk(x, parts: 2), i: 1)", "_second(x)"),
     # attention
+    Idiom("softmax(x - max(x, keep: true))", "softmax(x)"),
     Idiom("matmul(q, transpose(k, a: -2, b: -1))", "_scores(q, k)"),
     Idiom("_scores(q * c, k, also: o)", "_scores(q, k, scale: c, also: o)", _scaled(lambda a, c: a * c)),
     Idiom("_scores(q, k, also: o) * c", "_scores(q, k, scale: c, also: o)", _scaled(lambda a, c: a * c)),
@@ -348,12 +370,6 @@ ROWS = (
     Idiom("_scores(q, k, also: o) + m", "_scores(q, k, position: alibi, also: o)", _alibi),
     Idiom("_scores(q, k, also: o) + m", "_scores(q, k, bias: m, also: o)", _biased),
     Idiom("softmax(_scores(q, k, also: o))", "_shares(q, k, also: o)"),
-    Idiom(
-        "index(softmax(concat(_scores(q, k, also: o), s) - max(concat(_scores(q, k, also: o), s), keep: true)),"
-        " axis: -1, low: none, high: e)",
-        "_shares(q, k, sink: s, also: o)",
-        _sink,
-    ),
     Idiom(
         "index(softmax(concat(_scores(q, k, also: o), s)), axis: -1, low: none, high: e)",
         "_shares(q, k, sink: s, also: o)",

@@ -23,7 +23,7 @@ from archdsl.interop.huggingface import Folder, TensorSource, read_config, weigh
 from archdsl.interop.lift import compare, spec
 from archdsl.interop.lift.compare import Side, at
 from archdsl.interop.lift.declared import Declaration
-from archdsl.interop.lift.export import Exported, export
+from archdsl.interop.lift.export import Exported, Lengths, export
 from archdsl.interop.lift.fold import folded
 from archdsl.interop.lift.inputs import (
     BATCH,
@@ -233,7 +233,7 @@ def _sides(
     def tried_at(changes: Mapping[str, Number], other: nn.Module) -> tuple[Side, int]:
         numbers = {**subject.numbers, **changes}
         known, time, _ = tried(subject, other, given, numbers)
-        side = Side(other, dict(changes), numbers, known, (), None)
+        side = Side(other, dict(changes), numbers, known, (), Lengths())
         built[tuple(sorted(changes.items()))] = side, time
         return side, time
 
@@ -246,7 +246,7 @@ def _sides(
         others.append(built[key] if key in built else tried_at(changes, subject.made(changes)))
     if own is None:
         # Its tokens are drawn from two: what lies above is known of those that can be called.
-        own = Side(module, {}, subject.numbers, given, (), None), TIME
+        own = Side(module, {}, subject.numbers, given, (), Lengths()), TIME
         if not others:
             text = f"`{subject.name}` has more than {MOST_NUMBERS:,} parameters, and no smaller configuration was found"
             raise error("E0543", text, help="`--vary n_layer=2,3` names fields and smaller values")

@@ -184,8 +184,10 @@ class Lowering:
         merged = next((t for t in terms if two and len(t.shape) > 1 and _total(t.shape[:2]) == shape[0]), None)
         if merged is not None:
             shape = (*merged.shape[:2], *shape[1:])
-        elif shape[:1] == (1,) and (most := max((len(t.shape) for t in terms), default=rank)) < rank:
-            shape = shape[rank - most :]  # an axis of size 1 that was left out
+        elif shape[:1] == (1,) and terms:
+            grown = rank - max((len(v.shape) for v in value.operands()), default=rank)
+            missing = rank - grown - max(len(t.shape) for t in terms)
+            shape = shape[max(missing, 0) :]  # axes of size 1 that were left out
         return Term(op, args, options=options or {}, shape=shape, source=value, **more)
 
     def _merged(self, value: Value) -> bool:
@@ -817,7 +819,14 @@ class Lowering:
     def do_ones(self, value: Value, sizes: Sequence[Size], **more: Any) -> Term:
         return self._filled(value, value.shape, 1)
 
-    do_new_zeros, do_new_ones, do_new_full = do_zeros, do_ones, do_full
+    def do_new_full(self, value: Value, x: Value, sizes: Sequence[Size], number: Any = 0, **more: Any) -> Term:
+        return self._filled(value, value.shape, number)
+
+    def do_new_zeros(self, value: Value, x: Value, sizes: Sequence[Size], **more: Any) -> Term:
+        return self._filled(value, value.shape, 0)
+
+    def do_new_ones(self, value: Value, x: Value, sizes: Sequence[Size], **more: Any) -> Term:
+        return self._filled(value, value.shape, 1)
 
     def do_full_like(self, value: Value, x: Value, number: Any, **more: Any) -> Term:
         return self._filled(value, self.term(x).shape if self._merged(x) else x.shape, number)
@@ -844,6 +853,7 @@ class Lowering:
             new = (*old[:2], *new[1:])
         if (
             not self._merged(x)
+            and 1 not in old[:2]
             and len(new) == len(old) - 1
             and new[1:] == old[2:]
             and _total(old[:2]) == _total(new[:1])
@@ -881,7 +891,7 @@ class Lowering:
             at += len(now)
         return term
 
-    do_reshape = do_flatten = do_unflatten = do__unsafe_view = do_view_as = do_view
+    do_reshape = do_flatten = do_unflatten = do__unsafe_view = do_view_as = do_reshape_as = do_view
 
 
 MOST = 1 << 60
