@@ -29,6 +29,7 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "masked": lambda x: x.masked_fill(x > 0.3, 0.5),
     "norm": lambda x: (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt(),
     "pad": lambda x: F.pad(x, (2, 0))[..., :-2],
+    "most": lambda x: x.max(-1, keepdim=True).values * x.max(-1)[1][..., None] + x.clamp(min=x.mean(-1, keepdim=True)),
     "power": lambda x: x**3 + x.square() - x.abs().sqrt(),
     "ranges": lambda x: written(x),
     "roll": lambda x: x.roll(1, -1),

@@ -235,8 +235,13 @@ class Lowering:
         return self._binary(value, "-", self.operand(b), self.operand(a))
 
     def do_clamp(self, value: Value, x: Value, min: Any = None, max: Any = None) -> Term:
-        options = {k: self.operand(v) for k, v in (("low", min), ("high", max)) if v is not None}
-        return self._made(value, "clamp", (self.term(x),), options)
+        term, numbers = self.term(x), {}
+        for name, word, bound in (("low", "maximum", min), ("high", "minimum", max)):
+            if isinstance(limit := self.operand(bound), Term):
+                term = self._made(value, word, (term, limit))
+            elif limit is not None:
+                numbers[name] = limit
+        return self._made(value, "clamp", (term,), numbers) if numbers or term is self.term(x) else term
 
     do_clamp_min = do_clamp
 
@@ -571,6 +576,8 @@ class Lowering:
         if x.op == "unbind":
             return self.do_select(value, x.args[0], x.args[1] if len(x.args) > 1 else 0, i)
         term = self.term(x)
+        if x.op == "max" and i == 1:
+            return self.do_argmax(value, *x.args, **x.options)
         if (x.op in ("max", "min") and i == 0) or (x.op == "declared" and x.results == 1):
             return term
         shape = value.shape
@@ -601,6 +608,8 @@ class Lowering:
         if len(full) == 1:
             return self.term(full[0])
         return self._made(value, "concat", [self.term(x) for x in full], self._last(full[0], axis))
+
+    do_concat = do_concatenate = do_cat
 
     def do_stack(self, value: Value, xs: Sequence[Value], axis: int = 0) -> Term:
         axis %= len(value.shape)
