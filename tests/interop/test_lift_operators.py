@@ -28,6 +28,7 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "maximum": lambda x: torch.maximum(x, x.flip(-1)) + torch.min(x, -x),
     "masked": lambda x: x.masked_fill(x > 0.3, 0.5),
     "norm": lambda x: (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt(),
+    "norm of the channels": lambda x: torch.multiply(x, x.norm(dim=-1, keepdim=True)) + F.normalize(x, dim=-1),
     "pad": lambda x: F.pad(x, (2, 0))[..., :-2],
     "most": lambda x: x.max(-1, keepdim=True).values * x.max(-1)[1][..., None] + x.clamp(min=x.mean(-1, keepdim=True)),
     "power": lambda x: x**3 + x.square() - x.abs().sqrt(),

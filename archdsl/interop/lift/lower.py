@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -25,12 +26,14 @@ SAME = {
 }  # fmt: skip
 """Operators with a primitive of the same name, whose tensors come in the same order."""
 OTHER_NAMES = {
-    "neg": "negate", "bitwise_not": "logical_not", "hardswish": "hard_swish", "hardsigmoid": "hard_sigmoid",
+    "neg": "negate", "negative": "negate", "absolute": "abs", "bitwise_not": "logical_not", "hardswish": "hard_swish",
+    "hardsigmoid": "hard_sigmoid",
 }  # fmt: skip
 OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
     "eq": "==", "ne": "!=", "__and__": "&", "__or__": "|", "bitwise_and": "&", "bitwise_or": "|", "logical_and": "&",
-    "logical_or": "|", "remainder": "%", "floor_divide": "//",
+    "logical_or": "|", "remainder": "%", "floor_divide": "//", "subtract": "-", "multiply": "*", "divide": "/",
+    "true_divide": "/", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=", "not_equal": "!=",
 }  # fmt: skip
 UNCHANGED = {"clone", "contiguous", "detach", "alias", "lift_fresh_copy", "expand_as", "positive"}
 """Operators whose result is their operand; `expand_as` where the shapes are equal."""
@@ -321,6 +324,18 @@ class Lowering:
 
     def do_amin(self, value: Value, x: Value, axis: Any = None, keepdim: bool = False) -> Term:
         return self._reduced(value, "min", x, axis, keepdim)
+
+    def do_linalg_vector_norm(
+        self, value: Value, x: Value, power: Any = 2, axes: Any = None, keepdim: bool = False, dtype: Any = None
+    ) -> Term:
+        if power != 2:
+            raise _wordless(value, f"the norm of power {power}")
+        term = self.term(x)
+        squares = Term("square", (term,), shape=term.shape, source=value)
+        total = replace(self._reduced(value, "sum", x, axes, keepdim), args=(squares,))
+        return Term("sqrt", (total,), shape=total.shape, source=value)
+
+    do_norm = do_linalg_vector_norm
 
     def do_logsumexp(self, value: Value, x: Value, axis: Any, keepdim: bool = False) -> Term:
         return self._reduced(value, "logsumexp", x, axis, keepdim)
