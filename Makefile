@@ -58,7 +58,7 @@ demo: install ## the tour: check, estimate, compile and run a spec, then train w
 	@$(BIN)/python examples/demo.py
 
 test: install runtimes ## run the tests in JOBS processes (2)
-	@$(BIN)/python -m pytest -n $(JOBS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 fake-gpu: install ## run every model of the zoo on a fake CUDA device, and compile its families: half an hour
 	@$(BIN)/python -m pytest --every -n $(JOBS) tests/torch_emit/test_fake_cuda.py tests/torch_emit/test_compile.py tests/torch_emit/test_cuda_graphs.py
