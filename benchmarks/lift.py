@@ -3,6 +3,7 @@ default configurations with small numbers, each in a process of its own.
 
     python benchmarks/lift.py                     # all types: some twenty minutes on two cores
     python benchmarks/lift.py llama gemma2        # these
+    python benchmarks/lift.py x                   # features of x-transformers, which is installed by hand
     python benchmarks/lift.py --json results.json # kept as they come; types that are there already are not run again
     python benchmarks/lift.py --json results.json -o benchmarks/lift.json --none   # of these, what the docs say
 
@@ -16,6 +17,7 @@ steps), proved causal; and otherwise why not.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -148,34 +150,95 @@ def tiny(config_class: Any) -> Any:
     return config_class(**small(config.to_dict()), use_cache=False)
 
 
-def tried(kind: str) -> dict[str, Any]:
-    """Lift a tiny model of a type."""
-    import torch
+OTHERS = "x:"
+"""What the name of a feature of x-transformers begins with here."""
+FEATURES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "rotary": {"rotary_pos_emb": True},
+    "xpos": {"rotary_xpos": True},
+    "alibi": {"alibi_pos_bias": True},
+    "relative bias": {"rel_pos_bias": True},
+    "dynamic bias": {"dynamic_pos_bias": True},
+    "rmsnorm": {"use_rmsnorm": True},
+    "simple rmsnorm": {"use_simple_rmsnorm": True},
+    "scalenorm": {"use_scalenorm": True},
+    "glu": {"ff_glu": True},
+    "swiglu": {"ff_glu": True, "ff_swish": True},
+    "squared relu": {"ff_relu_squared": True},
+    "no biases": {"ff_no_bias": True},
+    "norm behind the activation": {"ff_post_act_ln": True},
+    "one head of keys": {"attn_one_kv_head": True},
+    "groups of queries": {"attn_kv_heads": 2},
+    "normed queries and keys": {"attn_qk_norm": True},
+    "learned scales of these": {"attn_qk_norm": True, "attn_qk_norm_dim_scale": True},
+    "sandwich": {"sandwich_norm": True},
+    "gated residual": {"gate_residual": True},
+    "scaled residual": {"scale_residual": True},
+    "norm behind the branch": {"pre_norm": False},
+    "macaron": {"macaron": True},
+    "shifted tokens": {"shift_tokens": 1},
+    "talking heads": {"attn_pre_talking_heads": True, "attn_post_talking_heads": True},
+    "largest scores": {"attn_sparse_topk": 4},
+    "gated values": {"attn_gate_values": True},
+    "memory of keys": {"attn_num_mem_kv": 4},
+    "capped scores": {"attn_softclamp_logits": True},
+    "sigmoid": {"attn_sigmoid": True},
+    "laser": {"attn_laser": True},
+    "attention on attention": {"attn_on_attn": True},
+    "scaled heads": {"attn_head_scale": True},
+    "a key of zeros": {"attn_add_zero_kv": True},
+    "layer scale": {"use_layerscale": True},
+    "hyper-connections": {"num_residual_streams": 2},
+    "residual scores": {"residual_attn": True},
+    "dynamic tanh": {"use_dynamic_tanh": True},
+    "shared layers": {"weight_tie_layers": True},
+    "sdpa": {"attn_flash": True},
+}
+"""Features of x-transformers, and what its `Decoder` takes for each."""
+
+
+def other(feature: str) -> Any:
+    """A tiny decoder of x-transformers with a feature."""
+    package = importlib.import_module("x_transformers")
+    layers = package.Decoder(dim=48, depth=2, heads=4, attn_dim_head=32, **FEATURES[feature])
+    return package.TransformerWrapper(num_tokens=96, max_seq_len=128, attn_layers=layers)
+
+
+def ours(kind: str) -> tuple[Any, Any]:
+    """A tiny model of a type of transformers, and its configuration."""
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    transformers.logging.set_verbosity_error()
+    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
+    cls = getattr(transformers, names if isinstance(names, str) else names[0])
+    config = tiny(cls.config_class or CONFIG_MAPPING[kind])
+    if hasattr(config, "is_decoder") and not getattr(config, "is_encoder_decoder", False):
+        config.is_decoder = True
+    return cls(config), config
+
+
+def tried(kind: str) -> dict[str, Any]:
+    """Lift a tiny model of a type, or with a feature."""
+    import torch
 
     from archdsl.diagnostics import ArchError
     from archdsl.interop.lift.lifting import lift
     from archdsl.interop.lift.module import Subject, prepared
 
-    transformers.logging.set_verbosity_error()
-    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
-    cls = getattr(transformers, names if isinstance(names, str) else names[0])
-    row: dict[str, Any] = {"type": kind, "class": cls.__name__, "stage": "not built"}
+    row: dict[str, Any] = {"type": kind, "stage": "not built"}
     try:
         torch.manual_seed(0)
-        config = tiny(cls.config_class or CONFIG_MAPPING[kind])
-        if hasattr(config, "is_decoder") and not getattr(config, "is_encoder_decoder", False):
-            config.is_decoder = True
-        module = prepared(cls(config).float())
+        module, config = (other(kind.removeprefix(OTHERS)), None) if kind.startswith(OTHERS) else ours(kind)
+        module = prepared(module.float())
         with torch.no_grad():
             module(torch.randint(1, 90, (2, 7)))
     except Exception as problem:
         return {**row, "why": f"{type(problem).__name__}: {problem}".splitlines()[0][:160]}
     try:
-        subject = Subject(cls.__name__, lambda _: module, {}, config, module, f"transformers:{cls.__name__}")
-        found = lift(subject, whole=False)
+        name = type(module).__name__
+        found = lift(Subject(name, lambda _: module, {}, config, module, name), whole=False)
     except ArchError as problem:
         told = problem.diagnostics[0]
         stages = {"E0540": "not exported", "E0541": "not exported", "E0547": "wrong spec"}
@@ -220,7 +283,7 @@ def run(kind: str) -> dict[str, Any]:
 
 def line(row: dict[str, Any]) -> str:
     marks = " ".join(word for word in ("proved", "decoded") if row.get(word))
-    return f"{row['type']:26} {row['stage']:13} {marks:15} {row.get('lines', ''):>4}  {row.get('why', '')[:90]}"
+    return f"{row['type']:30} {row['stage']:13} {marks:15} {row.get('lines', ''):>4}  {row.get('why', '')[:90]}"
 
 
 def keep(path: Path, rows: list[dict[str, Any]], kinds: Iterable[str]) -> None:
@@ -250,7 +313,9 @@ def main() -> None:
 
     rows = json.loads(asked.json.read_text()) if asked.json and asked.json.exists() else []
     known = {row["type"] for row in rows}
-    wanted = [] if asked.none else asked.types or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    wanted = [] if asked.none else [*asked.types] or [*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES]
+    if wanted == ["x"]:
+        wanted = [OTHERS + feature for feature in FEATURES]
     todo = [kind for kind in wanted if kind not in known]
     with ThreadPoolExecutor(asked.jobs) as pool:
         for row in pool.map(run, todo):

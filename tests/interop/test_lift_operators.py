@@ -31,6 +31,7 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "norm of the channels": lambda x: torch.multiply(x, x.norm(dim=-1, keepdim=True)) + F.normalize(x, dim=-1),
     "pad": lambda x: F.pad(x, (2, 0))[..., :-2],
     "most": lambda x: x.max(-1, keepdim=True).values * x.max(-1)[1][..., None] + x.clamp(min=x.mean(-1, keepdim=True)),
+    "pushed": lambda x: F.pad(x, (0, 0, 1, -1)) + F.pad(x, (-2, 2)),
     "power": lambda x: x**3 + x.square() - x.abs().sqrt(),
     "ranges": lambda x: written(x),
     "roll": lambda x: x.roll(1, -1),

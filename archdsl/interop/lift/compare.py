@@ -413,6 +413,7 @@ def initial_values(
     """Compare how the module and the spec draw each weight, in some configurations with the spec's model there; return
     what differs. A scheme is named where it fits all configurations."""
     measured: dict[str, list[Measured]] = {}
+    depth = ""
     for changes, model in model_at:
         own: dict[str, list[NDArray[Any]]] = defaultdict(list)
         theirs: dict[str, list[NDArray[Any]]] = defaultdict(list)
@@ -428,7 +429,7 @@ def initial_values(
                     if row is not None and row.theirs in held:
                         theirs[path].append(held[row.theirs].float().numpy())
         numbers_at = {**subject.numbers, **changes}
-        layers = next((float(v) for n, v in numbers_at.items() if role(n) == "layers"), 0.0)
+        depth, layers = next(((n, float(v)) for n, v in numbers_at.items() if role(n) == "layers"), ("", 0.0))
         grouped: dict[str, list[str]] = defaultdict(list)
         for path in theirs:
             grouped[starred(path)].append(path)
@@ -441,7 +442,7 @@ def initial_values(
     for name, pairs in measured.items():
         other = next((p for p in pairs if not p.theirs.like(p.ours)), None)
         if other is not None:
-            scheme = _scheme(pairs)
+            scheme = _scheme(pairs, depth.rpartition(".")[2])
             found.append(InitialValue(weight=name, module=str(other.theirs), spec=str(other.ours), scheme=scheme))
     return found
 
@@ -461,8 +462,9 @@ class Measured(NamedTuple):
     layers: float
 
 
-def _scheme(pairs: Sequence[Measured]) -> str | None:
-    """A scheme of the language that fits in every configuration, if there is one; of one size alone none is known."""
+def _scheme(pairs: Sequence[Measured], depth: str) -> str | None:
+    """A scheme of the language that fits in every configuration, if there is one; of one size alone none is known.
+    `depth` is what the configuration calls the number of layers."""
     own = [p.theirs for p in pairs]
     if own[0].kind == "numbers" or (own[0].kind != "constant" and len({p.shape for p in pairs}) < 2):
         return None
@@ -472,7 +474,7 @@ def _scheme(pairs: Sequence[Measured]) -> str | None:
         return str(Drawn(own[0].kind, _round(mean, count), _round(std, count), count))
     scaled = [Drawn(a.kind, a.mean, a.std * (2 * n) ** 0.5, a.count) for a, _, _, n in pairs]
     if all(p.layers > 0 for p in pairs) and all(s.kind == "normal" and s.like(scaled[0]) for s in scaled):
-        return f"depth_scaled({_round(scaled[0].std, scaled[0].count):.3g})"
+        return f"depth_scaled({_round(scaled[0].std, scaled[0].count):.3g}, {depth})"
     return None
 
 

@@ -142,7 +142,7 @@ class Lowering:
         if len(value.shape) == 1 and (written := self.positions.vector(value)) is not None:
             return Term("formula", options={"value": written}, shape=value.shape, source=value)
         if (number := self.positions.scalar(value)) is not None and value.shape:
-            filled = Term("fill", (), {"value": number, "dims": [*value.shape]}, shape=value.shape, source=value)
+            filled = self._filled(value, value.shape, number)
             whole = value.dtype is not None and not value.dtype.is_floating_point
             kind = "bool" if value.dtype == torch.bool else "int"
             return Term("cast", (filled,), {"dtype": kind}, shape=value.shape, source=value) if whole else filled
@@ -364,7 +364,8 @@ class Lowering:
         return self._reduced(value, "min", x, axis, keepdim)
 
     def do_outer(self, value: Value, x: Value, y: Value) -> Term:
-        column = Term("unsqueeze", (self.term(x),), {"axis": -1}, shape=(*x.shape, 1), source=value)
+        term = self.term(x)
+        column = Term("unsqueeze", (term,), {"axis": -1}, shape=(*term.shape, 1), source=value)
         return self._made(value, "*", (column, self.term(y)))
 
     def do_argmax(self, value: Value, x: Value, axis: Any = None, keepdim: bool = False) -> Term:
@@ -455,6 +456,8 @@ class Lowering:
                 return self._made(value, "matmul", (self.term(xs[0]), self._turned(xs[1], value)))
             if (a, gives[-2:]) == (b, i + c):
                 return self._made(value, "matmul", [self.term(x) for x in xs])
+        if len(groups) == 2 and len(groups[1]) == 1 and gives == "".join(groups):
+            return self.do_outer(value, *xs)
         spaced, result = ", ".join(map(" ".join, groups)), " ".join(gives)
         return self._made(value, "einsum", [self.term(x) for x in xs], {"pattern": f"{spaced} -> {result}"})
 
@@ -796,8 +799,14 @@ class Lowering:
         for i in range(0, len(pads), 2):
             axis = -1 - i // 2
             before, after = pads[i], pads[i + 1]
+            rank = len(term.shape) + axis
+            if before < 0 or after < 0:  # that many are cut off
+                size = term.shape[rank] + min(before, 0) + min(after, 0)
+                options = {"axis": axis, "low": -before if before < 0 else None, "high": after if after < 0 else None}
+                shape = (*term.shape[:rank], size, *term.shape[rank + 1 :])
+                term = Term("index", (term,), options, shape=shape, source=value)
+            before, after = max(before, 0), max(after, 0)
             if before or after:
-                rank = len(term.shape) + axis
                 shape = (*term.shape[:rank], term.shape[rank] + before + after, *term.shape[rank + 1 :])
                 options = {**_if(0, before=before, after=after), "axis": axis, **_if(0, value=number or 0)}
                 term = Term("pad", (term,), options, shape=shape, source=value)
@@ -809,12 +818,9 @@ class Lowering:
         return self._made(value, "gather", (self.term(x), self.term(ids)), self._last(x, axis))
 
     def do_scatter(self, value: Value, x: Value, axis: int, ids: Value, values: Any, **more: Any) -> Term:
-        if not isinstance(values, Value):
-            shape = self.term(ids).shape
-            values_term = Term("fill", (), {"value": values, "dims": [*shape]}, shape=shape, source=value)
-        else:
-            values_term = self.term(values)
-        return self._made(value, "scatter", (self.term(x), self.term(ids), values_term), self._last(x, axis))
+        into, places = self.term(x), self.term(ids)
+        what = self.term(values) if isinstance(values, Value) else self._filled(value, places.shape, values)
+        return self._made(value, "scatter", (into, places, what), self._last(x, axis))
 
     def do_index(self, value: Value, x: Value, ids: Sequence[Value | None]) -> Term:
         if len(ids) == 1 and ids[0] is not None and ids[0].dtype != torch.bool:
@@ -862,9 +868,8 @@ class Lowering:
         return self.do_full_like(value, x, 1)
 
     def _filled(self, value: Value, shape: Sequence[Size], number: Any) -> Term:
-        options = (
-            {"dims": [*shape]} if (word := {0: "zeros", 1: "ones"}.get(number)) else {"value": number, "dims": [*shape]}
-        )
+        word = {0: "zeros", 1: "ones"}.get(number)
+        options = {"dims": [*shape], **({} if word else {"value": number})}
         return Term(word or "fill", (), options, shape=tuple(shape), source=value)
 
     def do_view(self, value: Value, x: Value, *rest: Any, **more: Any) -> Term:
