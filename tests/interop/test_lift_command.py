@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 
 import archdsl
 from archdsl.cli import app
+from archdsl.interop.lift.compare import Drawn, Measured, _scheme
 from archdsl.interop.lift.module import chosen, found, hollow, is_hollow, role
 from archdsl.interop.lift.table import Row, Table, _shortest, _starred
 
@@ -455,3 +456,13 @@ def test_numbers_that_only_the_module_has_stay_in_its_names() -> None:
         Row("blocks.*.mlp_2", "blocks.*.mlp.2"),
         Row("blocks.*.attn", "blocks.*.attn"),
     }
+
+
+def test_a_scheme_that_is_named_can_be_written() -> None:
+    """GPT-2's last maps, in configurations of other depths."""
+    drawn = [Drawn("normal", 0.0, 0.02 / (2 * n) ** 0.5, 100_000) for n in (2, 8)]
+    own = Drawn("normal", 0.0, 0.5, 100_000)
+    pairs = [Measured(d, own, (n, n), float(n)) for d, n in zip(drawn, (2, 8), strict=True)]
+    scheme = _scheme(pairs, "n_layer")
+    assert scheme == "depth_scaled(0.02, n_layer)"
+    archdsl.load(text=f"model m(n_layer = 2)(x: [batch, 4]) -> [batch, 4] {{ return x -> linear(4, init: {scheme}) }}")
