@@ -92,23 +92,9 @@ def _too_large(name: str) -> ArchError:
 
 
 def parse(source: Source) -> ast.File:
-    """A whole `.arch` file; a text that was parsed lately is not parsed again. Raises ArchError with every independent
-    syntax error."""
-    key = source.name, source.text, source.library
-    tree: ast.File | None = _parsed.get(key)
-    if tree is None:
-        tree = _Parser(source, "file").run()
-        if len(source.text) <= MOST_KEPT:
-            if len(_parsed) >= FILES_KEPT:
-                _parsed.clear()
-            _parsed[key] = tree
+    """A whole `.arch` file. Raises ArchError with every independent syntax error."""
+    tree: ast.File = _Parser(source, "file").run()
     return tree
-
-
-_parsed: dict[tuple[str, str, bool], ast.File] = {}
-FILES_KEPT = 64
-MOST_KEPT = 1 << 15
-"""Characters of a file whose tree is kept."""
 
 
 def parse_header(source: Source) -> tuple[str, ast.Header]:
