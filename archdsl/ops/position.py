@@ -400,6 +400,8 @@ def turn(call: Application, x: Value, options: Any, *, alone: bool = False) -> V
         raise call.error(
             "E0204", f"`yarn` needs waves that grow longer: `theta` above 1, not {theta}", option="position"
         )
+    in_table = isinstance(scaling, Scheme) and (alone or _partial(options))
+    sharpened = in_table and _sharpening(scaling, call) is not None
     table = call.once(
         "rope_table",
         "rope",
@@ -407,14 +409,9 @@ def turn(call: Application, x: Value, options: Any, *, alone: bool = False) -> V
         theta=theta,
         dims=dims,
         **({"scaling": scaling} if scaling is not None else {}),
-        **({"sharpened": True} if isinstance(scaling, Scheme) and _is_sharpened(options, scaling, call, alone) else {}),
+        **({"sharpened": True} if sharpened else {}),
     )
     return call.apply("turn", x, table, interleaved=bool(options.get("interleaved")))
-
-
-def _is_sharpened(options: Any, scaling: Scheme, call: Application, alone: bool) -> bool:
-    """Whether what a scaling sharpens lies in the cosines and sines."""
-    return (alone or _partial(options)) and _sharpening(scaling, call) is not None
 
 
 class Rotate(Primitive):

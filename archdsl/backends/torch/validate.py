@@ -163,7 +163,7 @@ def _as_real(key: Any) -> Any:
 
 
 def _stands_for(text: Any, meant: Any) -> bool:
-    """Whether a key of the text is one of the IR's but for whole numbers where that has real ones."""
+    """Whether two keys are equal when a whole number of the text may be a real one of the IR."""
     if text == meant:
         return True
     if not isinstance(text, tuple) or not isinstance(meant, tuple):

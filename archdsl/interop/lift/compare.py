@@ -209,7 +209,8 @@ def outputs(side: Side, model: Model, table: Table, names: Sequence[str]) -> Lif
 def _judged(
     what: Literal["outputs", "decode steps"], side: Side, worst: float, wrong: str, equal: str, differs: str
 ) -> LiftCheck:
-    """A comparison of numbers: `wrong` where it could not be made, else `equal` or, beyond the tolerance, `differs`."""
+    """Return the check of a comparison. Its message is `wrong` if that is not empty, else `equal` where `worst` is
+    within the tolerance, else `differs`."""
     passed = not wrong and worst <= TOLERANCE
     return LiftCheck(
         what=what,

@@ -108,13 +108,13 @@ class Lengths:
     step: int = 1
 
     def near(self, time: int) -> int:
-        """The length that is nearest to `time` among those that are not longer, else the first."""
+        """Return the longest accepted length up to `time`, or the shortest of all where that is longer."""
         least = -(-self.shortest // self.step) * self.step
         time = time if self.longest is None else min(time, self.longest)
         return max(time // self.step * self.step, least)
 
     def divided(self, size: sympy.Expr) -> sympy.Expr:
-        """A size, rounded nowhere where the lengths leave no rest."""
+        """Return a size with `/` in place of `//` wherever every accepted length divides evenly."""
 
         def exact(base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr:
             quotient = base / divisor
@@ -279,9 +279,9 @@ MOST_STEP = 512
 """Lengths of which is asked whether the guards accept them."""
 
 
-def _step(guards: Any, time: sympy.Symbol) -> int:
-    """Of what number all lengths that fulfil the guards' equations are multiples."""
-    equations = [g.expr for g in guards.guards if isinstance(g.expr, sympy.Eq) and time in g.expr.free_symbols]
+def _step(environment: Any, time: sympy.Symbol) -> int:
+    """Return the largest number that divides every length that the tracer's guards accept, of those below MOST_STEP."""
+    equations = [g.expr for g in environment.guards if isinstance(g.expr, sympy.Eq) and time in g.expr.free_symbols]
     if not equations:
         return 1
 

@@ -283,7 +283,8 @@ class Expressions:
         return piped(args[0], ast.As(invoked, self.last_label, name_span=NOWHERE, span=NOWHERE))
 
     def param(self, unit: Unit, key: str, bound: str) -> ast.Param:
-        """The `param` of a raw weight, with a scheme that fits the numbers which the module has."""
+        """Declare a raw weight, a `param` or, where the module keeps it as one, a `buffer`, with a scheme that fits its
+        numbers."""
         ops = [p for p in unit.peers if isinstance(p, Op)]
         values = [op.term.weights[key] for op in ops]
         for k, w in enumerate(values):

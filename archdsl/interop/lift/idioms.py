@@ -92,7 +92,7 @@ def _hidden(seen: bool) -> Asks:
 
 
 def _masked(found: Found, mask: ast.Expr | None) -> Found | None:
-    """With a mask that hides beside what is hidden already."""
+    """Return what was found with one more mask, joined by `&` to the one that it has; None if `mask` is None."""
     if mask is None:
         return None
     options = dict(found["o"])

@@ -212,7 +212,7 @@ def tried(
 
 
 OTHERS = (48, 320, 4, 2)
-"""Lengths of many divisors, and short ones."""
+"""Lengths that are tried where the first is refused: two with many divisors, then two short ones."""
 HOW = "`--input name=token[batch,time]`, or `float[batch,time,64]`, says what an input is"
 
 

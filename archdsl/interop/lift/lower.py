@@ -142,7 +142,7 @@ class Lowering:
         if len(value.shape) == 1 and (written := self.positions.vector(value)) is not None:
             return Term("formula", options={"value": written}, shape=value.shape, source=value)
         if (number := self.positions.scalar(value)) is not None and value.shape:
-            filled = self._filled(value, value.shape, number)
+            filled = self._filled(value, number, value.shape)
             whole = value.dtype is not None and not value.dtype.is_floating_point
             kind = "bool" if value.dtype == torch.bool else "int"
             return Term("cast", (filled,), {"dtype": kind}, shape=value.shape, source=value) if whole else filled
@@ -244,7 +244,7 @@ class Lowering:
                 term = self._made(value, word, (term, limit))
             elif limit is not None:
                 numbers[name] = limit
-        return self._made(value, "clamp", (term,), numbers) if numbers or term is self.term(x) else term
+        return self._made(value, "clamp", (term,), numbers) if numbers else term
 
     do_clamp_min = do_clamp
 
@@ -819,7 +819,7 @@ class Lowering:
 
     def do_scatter(self, value: Value, x: Value, axis: int, ids: Value, values: Any, **more: Any) -> Term:
         into, places = self.term(x), self.term(ids)
-        what = self.term(values) if isinstance(values, Value) else self._filled(value, places.shape, values)
+        what = self.term(values) if isinstance(values, Value) else self._filled(value, values, places.shape)
         return self._made(value, "scatter", (into, places, what), self._last(x, axis))
 
     def do_index(self, value: Value, x: Value, ids: Sequence[Value | None]) -> Term:
@@ -840,34 +840,24 @@ class Lowering:
         scaled = self._binary(value, "*", places, step)
         return self._binary(value, "+", scaled, low)
 
-    def do_full(self, value: Value, sizes: Sequence[Size], number: Any = 0, **more: Any) -> Term:
-        return self._filled(value, value.shape, number)
+    def do_full(self, value: Value, *args: Any, **more: Any) -> Term:
+        return self._filled(value, args[-1])
 
-    def do_zeros(self, value: Value, sizes: Sequence[Size], **more: Any) -> Term:
-        return self._filled(value, value.shape, 0)
+    def do_zeros(self, value: Value, *args: Any, **more: Any) -> Term:
+        return self._filled(value, 0)
 
-    def do_ones(self, value: Value, sizes: Sequence[Size], **more: Any) -> Term:
-        return self._filled(value, value.shape, 1)
+    def do_ones(self, value: Value, *args: Any, **more: Any) -> Term:
+        return self._filled(value, 1)
 
-    def do_new_full(self, value: Value, x: Value, sizes: Sequence[Size], number: Any = 0, **more: Any) -> Term:
-        return self._filled(value, value.shape, number)
+    do_full_like = do_new_full = do_full
+    do_zeros_like = do_new_zeros = do_zeros
+    do_ones_like = do_new_ones = do_ones
 
-    def do_new_zeros(self, value: Value, x: Value, sizes: Sequence[Size], **more: Any) -> Term:
-        return self._filled(value, value.shape, 0)
-
-    def do_new_ones(self, value: Value, x: Value, sizes: Sequence[Size], **more: Any) -> Term:
-        return self._filled(value, value.shape, 1)
-
-    def do_full_like(self, value: Value, x: Value, number: Any, **more: Any) -> Term:
-        return self._filled(value, self.term(x).shape if self._merged(x) else x.shape, number)
-
-    def do_zeros_like(self, value: Value, x: Value, **more: Any) -> Term:
-        return self.do_full_like(value, x, 0)
-
-    def do_ones_like(self, value: Value, x: Value, **more: Any) -> Term:
-        return self.do_full_like(value, x, 1)
-
-    def _filled(self, value: Value, shape: Sequence[Size], number: Any) -> Term:
+    def _filled(self, value: Value, number: Any, shape: Sequence[Size] | None = None) -> Term:
+        """A tensor of one number, by default in the shape of the value, or of the term that it is made like."""
+        if shape is None:
+            like = next((v for v in value.operands() if v.shape == value.shape and self._merged(v)), None)
+            shape = value.shape if like is None else self.term(like).shape
         word = {0: "zeros", 1: "ones"}.get(number)
         options = {"dims": [*shape], **({} if word else {"value": number})}
         return Term(word or "fill", (), options, shape=tuple(shape), source=value)
