@@ -56,7 +56,7 @@ def conditions(model: Model) -> tuple[Condition, ...]:
                 found.setdefault(said, Condition(*said, root.message(condition, said[0])))
         root.sizes |= {left.name for left, op, right in found if isinstance(left, Var) and _is_size(op, right)}
     kept = _pinned([c for said, c in found.items() if not _follows(said, found)], root.values)
-    kept.sort(key=lambda c: _rounds(c.left) or _rounds(c.right))  # what they divide by is not 0
+    kept.sort(key=lambda c: max(_roundings(c.left), _roundings(c.right)))  # what they divide by is not 0
     counted, bounded = root.counted(carried), {c.left for c in kept if _is_size(c.op, c.right)}  # from below
     for name in map(Var, reversed(root.values)):
         if name.name in counted - root.sizes:
@@ -213,8 +213,12 @@ class _Root:
                 yield self._for_floats(*found)
 
     def counted(self, conditions: Iterable[Condition]) -> set[str]:
-        """Return the fields that sizes and counts are made of, which are whole numbers."""
-        exprs = (self._expanded(c.left) for c in conditions if c.message in (SIZE, WHOLE))
+        """Return the fields that sizes, counts and other whole numbers are made of, which are whole numbers."""
+        exprs = (
+            self._expanded(c.left)
+            for c in conditions
+            if c.message in (SIZE, WHOLE) or (_is_remainder(c.left, ONE, c.op, c.right) and c.message != ROUNDED)
+        )
         return {name for expr in exprs for name in free_names(expr)} & self.whole
 
     def _is_rounded(self, remainder: Expr) -> bool:
@@ -290,11 +294,10 @@ class _Root:
 
     def always(self, left: Expr, op: str, right: Expr) -> bool:
         """Whether it holds whatever the fields are, those that are `sizes` being at least 1."""
-        remainder = isinstance(left, Bin) and left.op == "%" and left.right == ONE and op == "==" and right == ZERO
-        if remainder and isinstance(left, Bin) and self._is_integral(left.left):
+        if _is_remainder(left, ONE, op, right) and isinstance(left, Bin) and self._is_integral(left.left):
             return True
         names = {*free_names(left), *free_names(right)}
-        if not names <= self.whole and any(map(_rounds, (left, right))):
+        if not names <= self.whole and any(map(_roundings, (left, right))):
             return False
         if op == ">=" and right == ONE and self._is_positive(left):
             return True  # a quotient of sizes: that it is whole is a condition of its own
@@ -337,9 +340,17 @@ class _Root:
         top, *below = atom.args
         if atom.function != "floor" or not isinstance(top, Poly):
             return None
+        if not all(self._is_above_zero(n) for n in below):
+            return None
         if all(c > 0 and all(self._is_size_of(a) for a, _ in monomial) for monomial, c in top.terms):
             return int(all(isinstance(n, int) and self._at_least(top, n) for n in below or [1]))
         return 0 if self._at_least(top, 0) else None
+
+    def _is_above_zero(self, value: Value) -> bool:
+        """Whether a number is surely above 0: a sum of products of sizes, none of them subtracted, is."""
+        if not isinstance(value, Poly):
+            return value > 0
+        return all(c > 0 and all(self._is_size_of(a) for a, _ in monomial) for monomial, c in value.terms)
 
     def _is_size_of(self, atom: Symbol | Opaque) -> bool:
         return isinstance(atom, Symbol) and atom.name in self.sizes
@@ -462,6 +473,11 @@ def _cancelled(top: Expr, bottom: Expr) -> tuple[Expr, Expr]:
     return a, b
 
 
+def _is_remainder(left: Expr, divisor: Expr, op: str, right: Expr) -> bool:
+    """Whether it says that something is a multiple of a divisor."""
+    return isinstance(left, Bin) and left.op == "%" and left.right == divisor and op == "==" and right == ZERO
+
+
 def _is_size(op: str, right: Expr) -> bool:
     """Whether what is compared is at least 1."""
     if not isinstance(right, Lit):
@@ -513,10 +529,13 @@ def _with_atoms(expr: Expr) -> Expr:
     return expr
 
 
-def _rounds(expr: Expr) -> bool:
-    """Whether it is rounded somewhere."""
-    operators = {e.op if isinstance(e, Bin) else e.name for e in dims.inner(expr) if isinstance(e, Bin | Fn)}
-    return not operators.isdisjoint(("//", "%", "floor", "ceil"))
+def _roundings(expr: Expr) -> int:
+    """Return how many operators that round are nested in it."""
+    if isinstance(expr, Bin):
+        return (expr.op in ("//", "%")) + max(_roundings(expr.left), _roundings(expr.right))
+    if isinstance(expr, Fn):
+        return (expr.name in ("floor", "ceil")) + max(map(_roundings, expr.args))
+    return 0
 
 
 def _has_fraction(expr: Expr) -> bool:

@@ -47,7 +47,8 @@ class Opaque(Frozen):
 
     def __str__(self) -> str:
         if self.function == "floor" and len(self.args) == 2:
-            return f"({self.args[0]}) // {self.args[1]}"
+            above, below = map(str, self.args)
+            return f"({above}) // {below if below.isalnum() else f'({below})'}"
         return f"{self.function}({', '.join(map(str, self.args))})"
 
 
@@ -89,8 +90,11 @@ class Poly(Frozen):
 
 
 def _term_text(monomial: Monomial, coefficient: Fraction) -> str:
-    top = [str(a) if p == 1 else f"{a}**{p}" for a, p in monomial if p > 0]
-    bottom = [str(a) if p == -1 else f"{a}**{-p}" for a, p in monomial if p < 0]
+    if coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1:
+        return str(monomial[0][0])
+    factors = [(f"({a})" if isinstance(a, Opaque) and a.function == "floor" else str(a), p) for a, p in monomial]
+    top = [a if p == 1 else f"{a}**{p}" for a, p in factors if p > 0]
+    bottom = [a if p == -1 else f"{a}**{-p}" for a, p in factors if p < 0]
     if coefficient.denominator != 1:
         bottom.insert(0, str(coefficient.denominator))
     head = coefficient.numerator
@@ -322,7 +326,15 @@ def floor(a: Value) -> Value:
         return add(outside, math.floor(within))
     above, below = _quotient(within)
     merged = _floor_of_floor(above, below) if isinstance(below, int) else None
-    return add(outside, opaque("floor", above, below) if merged is None else merged)
+    if merged is not None:
+        return add(outside, merged)
+    terms = _terms(above)
+    constant = terms.pop((), Fraction(0))
+    if isinstance(below, int) and all(map(_is_whole, terms)):  # (4 * time + 5) // 8 is (time + 1) // 2
+        common = math.gcd(below, *(int(c) for c in terms.values()))
+        terms[()] = Fraction(math.floor(constant / common) * common)
+        above, below = div(_normal(terms), common), below // common
+    return add(outside, opaque("floor", above, below))
 
 
 def _quotient(value: Poly) -> tuple[Value, Value]:

@@ -23,13 +23,13 @@ class Config:
         for name, size in vars(self).items():
             assert isinstance(size, int | float) and size % 1 == 0 < size, f"{name} must be a whole number >= 1"
             setattr(self, name, int(size))  # 24.0 is 24
-        assert self.width * (((self.features - 1) // 2 + 1 - 1) // 2 + 1) == self.width * -(-self.features // 4), (
-            f"features and width: the result of `conv_subsampling` has the shape that is written: {self}"
-        )
         assert self.width % self.heads == 0, f"width must be a multiple of heads: {self}"
         assert self.width % 2 == 0, f"the width must be even: half are sines, half cosines: {self}"
         assert (self.kernel - 1) % 2 != 0, (
             f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
+        )
+        assert self.width * (((self.features - 1) // 2 + 1 - 1) // 2 + 1) == self.width * -(-self.features // 4), (
+            f"features and width: the result of `conv_subsampling` has the shape that is written: {self}"
         )
 
 
