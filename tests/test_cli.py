@@ -672,7 +672,7 @@ PAGE = re.compile(r"# (E0108|E05\d\d): .+?## Wrong\n\n```sh\n(.+?)\n```\n\n## Ri
 
 def _pages() -> Iterator[tuple[str, str]]:
     for code in resources.error_codes():
-        elsewhere = ("E0531", "E0532", "E0533", "E0535")  # of checkpoints
+        elsewhere = ("E0510", "E0531", "E0532", "E0533", "E0535")  # of numbers and checkpoints
         from_python = ("E0509", "E0512")
         of_modules = tuple(f"E054{n}" for n in range(9))  # tests/interop/test_lift_command.py
         if code.startswith(("E0108", "E05")) and code not in (*from_python, *elsewhere, *of_modules):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from archdsl.cli.frame import FINE, WRONG_SPEC, command, print_or_json, say
+from archdsl.cli.frame import FINE, WRONG_SPEC, command, print_or_json, say, show_diagnostics
 from archdsl.cli.options import (
     CHECKPOINT,
     DECODE,
@@ -48,6 +48,7 @@ from archdsl.cli.options import (
 from archdsl.diagnostics.source import printable
 
 if TYPE_CHECKING:
+    from archdsl.diagnostics import Diagnostic
     from archdsl.ir.graph import Model
 
 
@@ -272,7 +273,7 @@ def run(
     json: JsonOption = False,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
-) -> None:
+) -> int:
     """Compile a spec and run it: forward and backward in PyTorch; in onnxruntime forward, prefill and decode steps."""
     if backend == "torch":
         only_with(context, "--backend onnx", "target", "quantize", "keep", "no_decode")
@@ -282,7 +283,7 @@ def run(
         model = load_model(spec, set, allow_noncausal)
         report = trial(model, weights=weights, seed=seed, batch=batch, time=seq, device=device, dtype=dtype)
         print_or_json(report, run_view, json)
-        return
+        return _status(report.failure())
     from archdsl.backends.onnx.targets import GraphOptions
     from archdsl.report.tables import onnx_run_view
     from archdsl.run.onnx import run as infer
@@ -299,6 +300,15 @@ def run(
         decode=not no_decode,
     )
     print_or_json(found, onnx_run_view, json)
+    return _status(found.failure())
+
+
+def _status(finding: Diagnostic | None) -> int:
+    """Print a finding about what was run; the exit status."""
+    if finding is None:
+        return FINE
+    show_diagnostics([finding])
+    return WRONG_SPEC
 
 
 @command("verify", "Compile and run")

@@ -46,13 +46,14 @@ def difference(source: Path, model: Model, weights: Path, unread: Sequence[str] 
     the largest of theirs, in float32. Their tensors that are `unread` (templates) may be missing.
 
     Raises ArchError E0502 where transformers or torch is not installed, E0533 where an input is none of theirs, an
-    output has no counterpart, or their class has weights that the checkpoint lacks."""
+    output has no counterpart, all outputs are zero, or their class has weights that the checkpoint lacks."""
     demand_packages("--check")
     import torch
     import transformers
     from safetensors.torch import load_file
 
     from archdsl.backends.torch import emit
+    from archdsl.run.difference import IncomparableError, farthest
     from archdsl.run.load import load_source
 
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -69,16 +70,19 @@ def difference(source: Path, model: Model, weights: Path, unread: Sequence[str] 
         given = {k: v.long() if v.dtype == torch.bool else v for k, v in inputs.items()}
         wanted, found = theirs(**given), ours(*inputs.values())
     left = [t for t in wanted.to_tuple() if isinstance(t, torch.Tensor)]
-    worst = 0.0
-    for own in (found,) if isinstance(found, torch.Tensor) else found:
-        other = next((i for i, t in enumerate(left) if t.shape == own.shape), None)
+    own = (found,) if isinstance(found, torch.Tensor) else tuple(found)
+    expected = []
+    for output in own:
+        other = next((i for i, t in enumerate(left) if t.shape == output.shape), None)
         if other is None:
-            raise error("E0533", f"{type(theirs).__name__} returns nothing of shape {list(own.shape)}")
-        expected = left.pop(other)
-        apart = float((own - expected).abs().max())
-        share = apart / float(expected.abs().max()) if apart else 0.0
-        worst = worst if share <= worst else share  # NaN is the worst
-    return worst
+            raise error("E0533", f"{type(theirs).__name__} returns nothing of shape {list(output.shape)}")
+        expected.append(left.pop(other))
+    try:
+        return farthest(own, expected)
+    except IncomparableError as problem:
+        raise error(
+            "E0533", f"the outputs cannot be compared with those of {type(theirs).__name__}: {problem}"
+        ) from None
 
 
 def own_class(architectures: Any) -> Any:

@@ -133,6 +133,9 @@ def import_folder(
         raise error("E0509", "`tolerance` goes with `check`", help="give `check` too, or leave it out")
     if check:
         compare.demand_packages("--check")
+        from archdsl.run.difference import demand_tolerance
+
+        demand_tolerance(tolerance)
     passes = TOLERANCE if tolerance is None else tolerance
     if lift:
         for option, value in (("mapping", mapping), ("ignore", ignore)):

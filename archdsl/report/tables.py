@@ -499,13 +499,18 @@ def run_view(report: RunReport) -> Iterator[RenderableType]:
     table = _tensors(report)
     for name, ms in report.milliseconds.items():
         table.add_row("time", name, f"{ms:,.1f} ms")
-    table.add_row("outputs", "", f"mean square {report.mean_square:.6g}")
-    table.add_row("gradients", "", f"{report.gradients} of {report.weights} weights, norm {report.gradient_norm:.6g}")
+    table.add_row("outputs", "", f"mean square {_finite(report.mean_square)}")
+    norm = f"norm {_finite(report.gradient_norm)}"
+    table.add_row("gradients", "", f"{report.gradients} of {report.weights} weights, {norm}")
     for w in report.untouched[:UNTOUCHED]:
         table.add_row("", "none for", _escape(f"{_at(w)} in {w.block} ({w.source})"))
     if (more := len(report.untouched) - UNTOUCHED) > 0:
         table.add_row("", "", f"and of {more:,} more; --json names all")
     yield table
+
+
+def _finite(number: float | None) -> str:
+    return "[red]not finite[/]" if number is None else f"{number:.6g}"
 
 
 def generate_view(report: GenerateReport) -> Iterator[RenderableType]:
@@ -561,6 +566,8 @@ def verify_view(report: VerifyReport) -> Iterator[RenderableType]:
         if d.nan:
             said = f"{_escape(name)}: {d.nan:,} of {math.prod(d.shape):,} numbers are NaN on both sides"
             yield f"[red]{said}, and are not compared[/]"
+        elif not d.largest:
+            yield f"[red]{_escape(name)}: all numbers are zero, and so nothing is compared[/]"
     word = "[green]agree[/]" if report.agrees else "[red]disagree[/]"
     yield f"PyTorch and onnxruntime {word}: tolerance {report.tolerance:g}"
 

@@ -23,11 +23,11 @@ from pydantic import BaseModel
 
 from archdsl.backends.onnx import demand_packages
 from archdsl.backends.onnx.targets import TARGETS, GraphOptions
-from archdsl.diagnostics import ArchError, error
+from archdsl.diagnostics import ArchError, Diagnostic, error
 from archdsl.diagnostics.exhausted import exhaustion_told
 from archdsl.ir.graph import Model, Value
 from archdsl.run.binding import BoundSession, asking_runtime
-from archdsl.run.smoke import TensorInfo, input_shapes, machine_memory
+from archdsl.run.smoke import TensorInfo, input_shapes, machine_memory, not_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,6 +59,8 @@ class OnnxRunReport(BaseModel):
     parameters: int
     inputs: dict[str, TensorInfo]
     outputs: dict[str, TensorInfo]
+    nan: dict[str, int]
+    """How many numbers of an output are NaN, where any are."""
     prompt: int | None
     """How many tokens `prefill` takes at once; None where nothing is decoded."""
     no_decode: str | None
@@ -67,6 +69,10 @@ class OnnxRunReport(BaseModel):
     """`write`: the graphs; `weights`: drawing or reading them; `load`: the session; `first`: the first run; `forward`:
     the median of five more; `prefill`: the prompt in the graph of a step; `token`: the median of the steps after it.
     Outputs stay on the device."""
+
+    def failure(self) -> Diagnostic | None:
+        """Return the finding E0510 where a result is NaN."""
+        return not_numbers(self.model, self.outputs, self.nan)
 
 
 class Stopwatch:
@@ -129,6 +135,7 @@ def run(
         parameters=parameters_of(model),
         inputs=infos(inputs, options.dtype),
         outputs=infos(found, options.dtype),
+        nan={name: n for name, x in found.items() if (n := int(np.isnan(x).sum()))},
         prompt=prompt,
         no_decode=made.no_decode,
         milliseconds=timed.milliseconds,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from math import isfinite, prod
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from archdsl.diagnostics import error
+from archdsl.diagnostics import Diagnostic, error
 from archdsl.diagnostics.exhausted import SMALLER, exhaustion_told
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.dims import Poly, evaluate
@@ -63,12 +64,34 @@ class RunReport(BaseModel):
     """The names of the others."""
     untouched: list[Untouched]
     """Where in the spec these are."""
-    gradient_norm: float
-    mean_square: float
-    """Of the results: the backward pass starts from it, so that every one of them takes part."""
+    gradient_norm: float | None
+    """None where it is not finite."""
+    mean_square: float | None
+    """Of the results: the backward pass starts from it, so that every one of them takes part. None where it is not
+    finite."""
     inputs: dict[str, TensorInfo]
     outputs: dict[str, TensorInfo]
+    nan: dict[str, int]
+    """How many numbers of an output are NaN, where any are."""
     milliseconds: dict[str, float]
+
+    def failure(self) -> Diagnostic | None:
+        """Return the finding E0510 where a result is NaN, or a gradient not finite though all results are."""
+        finding = not_numbers(self.model, self.outputs, self.nan)
+        if finding is None and self.gradient_norm is None and self.mean_square is not None:
+            finding = Diagnostic("E0510", f"the gradient of `{self.model}` is not finite", help=NOT_FINITE)
+        return finding
+
+
+NOT_FINITE = "look for a division by zero, a logarithm or root of less, a row of attention without any key"
+
+
+def not_numbers(model: str, outputs: Mapping[str, TensorInfo], nan: Mapping[str, int]) -> Diagnostic | None:
+    """Return the finding E0510 where results of a model are NaN."""
+    if not nan:
+        return None
+    wrong = [f"{count:,} of {prod(outputs[name].shape):,} numbers of `{name}`" for name, count in nan.items()]
+    return Diagnostic("E0510", f"results of `{model}` are NaN: {', '.join(wrong)}", help=NOT_FINITE)
 
 
 @exhaustion_told()
@@ -135,10 +158,11 @@ def run(
         gradients=len(gradients),
         without_gradient=without,
         untouched=list(_untouched(model, without)),
-        gradient_norm=norm,
-        mean_square=float(mean_square.detach()),
+        gradient_norm=norm if isfinite(norm) else None,
+        mean_square=mean if isfinite(mean := float(mean_square.detach())) else None,
         inputs={k: _info(v) for k, v in inputs.items()},
         outputs={k: _info(v) for k, v in tensors.items()},
+        nan={k: n for k, v in tensors.items() if (n := int(v.isnan().sum()))},
         milliseconds=milliseconds,
     )
 

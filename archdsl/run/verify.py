@@ -17,6 +17,7 @@ from archdsl.diagnostics import ArchError, error
 from archdsl.diagnostics.exhausted import exhaustion_told
 from archdsl.ir.graph import Model
 from archdsl.packages import install
+from archdsl.run.difference import Difference, demand_tolerance, difference
 from archdsl.run.onnx import (
     NOT_ASKED,
     WHOLE,
@@ -51,19 +52,6 @@ TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
 FAILED = "the emitted steps failed"
 
 
-class Difference(BaseModel):
-    """How far an output of onnxruntime is from PyTorch's."""
-
-    dtype: str
-    shape: list[int]
-    absolute: float
-    """The largest difference."""
-    relative: float
-    """The same, divided by the largest number of PyTorch's output; of whole numbers, the share that differs."""
-    nan: int = 0
-    """How many numbers are NaN on both sides: these are not compared."""
-
-
 class VerifyReport(BaseModel, Shown):
     """What `archdsl verify` prints."""
 
@@ -76,7 +64,8 @@ class VerifyReport(BaseModel, Shown):
     parameters: int
     tolerance: float
     agrees: bool
-    """Whether no relative difference, of decoding either, is larger than the tolerance, and no step failed."""
+    """Whether no relative difference, of decoding either, is larger than the tolerance, no step failed, and there was
+    something to compare: outputs that are all zero, or NaN on both sides, are not."""
     assumed: list[str]
     """What the spec takes for causal without a proof, each with its position: decoding relies on it."""
     ties: list[str]
@@ -123,12 +112,13 @@ def verify(
     Where matrices are quantized, PyTorch is given the rounded weights, and a target that rounds the inputs of products,
     too, is not to: what is compared is arithmetic. How far all rounding moves the outputs is reported apart.
     `tolerance` is the largest relative difference that passes: 1e-4 by default, 2e-2 in float16, 5e-2 in bfloat16.
-    Raises ArchError as `run` does."""
+    Raises ArchError as `run` does, and E0509 for a tolerance that is no finite number."""
     from archdsl.backends.torch import emit
     from archdsl.passes.decode import planned
     from archdsl.run.torch_decoder import TorchDecoder
 
     dtype = options.dtype
+    demand_tolerance(tolerance)
     demand_runtime(device, dtype)
     try:
         import torch
@@ -192,7 +182,8 @@ def verify(
                     except Exception as problem:  # of whatever type: what was emitted is on trial
                         failed = no_torch_decode = f"{FAILED}: {type(problem).__name__}: {one_line(problem)}"
     outputs = _differences(found, rounded, dtype)
-    every = (*outputs.values(), *steps.values(), *torch_steps.values())
+    parts = [part.values() for part in (outputs, steps, torch_steps)]
+    compared = all(any(d.largest for d in part) for part in parts if part)
     limit = TOLERANCES[dtype] if tolerance is None else tolerance
     return VerifyReport(
         model=model.name,
@@ -205,7 +196,7 @@ def verify(
         tolerance=limit,
         assumed=assumed(model),
         ties=[*choosing.ties],
-        agrees=not failed and all(d.relative <= limit for d in every),
+        agrees=not failed and compared and all(d.relative <= limit for part in parts for d in part),
         inputs=infos(inputs, dtype),
         outputs=outputs,
         rounding=_differences(moved, expected, dtype) if whole.quantized else {},
@@ -416,25 +407,3 @@ def _differences(
 ) -> dict[str, Difference]:
     pairs = zip(expected.items(), found.values(), strict=True)
     return {name: difference(ours, theirs, dtype) for (name, theirs), ours in pairs}
-
-
-def difference(found: NDArray[Any], expected: NDArray[Any], dtype: str = "float32") -> Difference:
-    """The largest difference of two tensors. Where both are infinite alike they are equal, and where both are NaN is
-    counted; where only one of them is, it is infinitely far off. Raises ValueError where shapes differ."""
-    if found.shape != expected.shape:
-        raise ValueError(f"shapes differ: {found.shape} and {expected.shape}")
-    whole = expected.dtype.kind in "iub"
-    a, b = (x.astype(np.float64) for x in (found, expected))
-    nan = np.isnan(a) & np.isnan(b)
-    same = (a == b) | nan
-    with np.errstate(invalid="ignore"):
-        apart = np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf, posinf=np.inf))
-    absolute = float(apart.max(initial=0.0))
-    if whole:
-        relative = float(1 - same.mean()) if same.size else 0.0
-    else:
-        largest = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
-        relative = absolute / largest if largest else absolute
-    kind = str(expected.dtype) if whole else dtype
-    shape = list(expected.shape)
-    return Difference(dtype=kind, shape=shape, absolute=absolute, relative=relative, nan=int(nan.sum()))

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import cache
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -462,6 +463,23 @@ def test_a_difference_above_the_tolerance_is_an_error(folders: Any, tmp_path: Pa
     assert {path.name for path in tmp_path.iterdir()} >= {"m.arch", "m.safetensors"}
     assert run(*command, "--tolerance", "10")[0] == 0
     assert run(*command[:-1], "--tolerance", "10")[0] == 2
+
+
+@pytest.mark.parametrize(("number", "code", "said"), [(0.0, "E0533", "all numbers are zero"), (nan, "E0535", "by inf")])
+def test_a_check_does_not_call_equal_what_it_has_not_compared(
+    number: float, code: str, said: str, folders: Any, tmp_path: Path, run: Run
+) -> None:
+    """Both sides give zeros, or NaN, whatever the other weights are."""
+    folder = tmp_path / "of_one_number"
+    shutil.copytree(folders("llama"), folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"].fill_(number)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    status, _, told = run("import", str(folder), "-o", str(tmp_path / "m.arch"), "--check")
+    assert status == (2 if code == "E0533" else 1)
+    assert code in told
+    assert said in " ".join(told.split())
+    assert (tmp_path / "m.safetensors").exists()
 
 
 def own_mapping(folder: Path, *changes: tuple[str, str]) -> str:

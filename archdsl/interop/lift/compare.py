@@ -24,6 +24,7 @@ from archdsl.interop.lift.module import Number, Subject, asked, is_hollow, prepa
 from archdsl.interop.lift.report import TOLERANCE, InitialValue, LiftCheck
 from archdsl.interop.lift.table import Table
 from archdsl.ir.paths import starred
+from archdsl.run.difference import IncomparableError, farthest
 from archdsl.weights.safetensors import arrays, saved
 
 if TYPE_CHECKING:
@@ -194,8 +195,9 @@ def outputs(side: Side, model: Model, table: Table, names: Sequence[str]) -> Lif
             found = [found] if isinstance(found, Tensor) else [*found]
             message = message or _shapes_differ(expected, found)
             if not message:
-                apart = max(_apart(a, b) for a, b in zip(expected, found, strict=True))
-                worst = apart if not worst >= apart else worst
+                worst = max(worst, farthest(found, expected))
+    except IncomparableError as problem:
+        message = f"outputs{at(side.changes)} cannot be compared: {problem}"
     except (KeyError, ValueError, RuntimeError, AssertionError) as problem:
         message = f"the emitted module cannot be called: {said(problem)}"
     except ArchError as problem:
@@ -216,7 +218,7 @@ def _judged(
         what=what,
         configuration=dict(side.changes),
         passed=passed,
-        difference=None if math.isnan(worst) else worst,
+        difference=worst if not wrong and math.isfinite(worst) else None,
         message=wrong or (equal if passed else differs),
     )
 
@@ -224,17 +226,6 @@ def _judged(
 def _shapes_differ(expected: Sequence[Tensor], found: Sequence[Tensor]) -> str:
     theirs, ours = ([list(t.shape) for t in side] for side in (expected, found))
     return "" if theirs == ours else f"outputs are {ours}, and the module's {theirs}"
-
-
-def _apart(expected: Tensor, found: Tensor) -> float:
-    """The largest difference relative to the largest number; infinities are equal to themselves, NaN to nothing."""
-    a, b = expected.double(), found.double()
-    if not a.numel():
-        return 0.0
-    same = a == b
-    difference = (a - b).abs().masked_fill(same, 0.0).max().item()
-    largest = a.masked_fill(a.isinf(), 0.0).abs().max().item()
-    return difference / largest if largest and difference else difference
 
 
 def decode_steps(side: Side, model: Model, table: Table, names: Sequence[str]) -> LiftCheck | str | None:
@@ -264,7 +255,9 @@ def decode_steps(side: Side, model: Model, table: Table, names: Sequence[str]) -
         expected = side.call(weights, example)[0]
         found = TorchDecoder(plan, ours).run({n: example[n] for n in names}, [prompt, *[1] * (time - prompt)])
         message = _shapes_differ([expected], [found])
-        worst = 0.0 if message else _apart(expected, found)
+        worst = 0.0 if message else farthest([found], [expected])
+    except IncomparableError as problem:
+        message, worst = f"decode steps cannot be compared: {problem}", 0.0
     except (KeyError, ValueError, RuntimeError, AssertionError) as problem:
         message, worst = f"decode steps of the emitted module fail: {said(problem)}", 0.0
     except ArchError as problem:

@@ -21,6 +21,7 @@ from archdsl.diagnostics import ArchError, did_you_mean, error
 from archdsl.diagnostics.source import Source
 from archdsl.frontend.load import load
 from archdsl.interop.lift.meanings import CLOSE, replaced
+from archdsl.run.difference import IncomparableError, farthest
 from archdsl.syntax import ast
 from archdsl.syntax.ast import NOWHERE
 from archdsl.syntax.format import format_tree
@@ -126,7 +127,7 @@ def standing(module: nn.Module, example: Mapping[str, Tensor], declarations: Seq
         yield
         return
     calls = _watched(module, example, found)
-    stands = {m: _stand(m, wanted.get(type(m).__name__), *calls[m]) for m in found if m in calls}
+    stands = {m: _stand(m, wanted.get(type(m).__name__), calls[m][0]) for m in found if m in calls}
     STANDS.extend(stand for stand in stands.values() if stand is not None and stand not in STANDS)
     known = {inner: stand for inner, stand in stands.items() if stand is not None}
     with replaced({inner: partial(_called, inner, stand, calls[inner][1]) for inner, stand in known.items()}):
@@ -163,7 +164,7 @@ def _called(inner: nn.Module, stand: Stand, like: Any, *args: Any, **options: An
     return tuple(next(rest, None) if isinstance(x, Tensor) else None for x in like)
 
 
-def _stand(inner: nn.Module, declaration: Declaration | None, inputs: list[Tensor], result: Any) -> Stand | None:
+def _stand(inner: nn.Module, declaration: Declaration | None, inputs: list[Tensor]) -> Stand | None:
     """The block with its numbers, tested against the module. Raises ArchError E0546 where the user's differs."""
     row = None if declaration is not None else _row(inner)
     name = type(inner).__name__
@@ -171,9 +172,8 @@ def _stand(inner: nn.Module, declaration: Declaration | None, inputs: list[Tenso
         assert row is not None
         declaration = Declaration(name, row.file())
     hypers = row.sizes(dict(inner.named_parameters())) if row else _hypers(inner, declaration)
-    wanted = [result] if isinstance(result, Tensor) else [x for x in result if isinstance(x, Tensor)]
     try:
-        weights, apart = _apart(inner, declaration, hypers, inputs, wanted)
+        weights, apart = _apart(inner, declaration, hypers, inputs)
     except ArchError as problem:
         if row is not None:
             return None
@@ -199,7 +199,7 @@ def _hypers(inner: nn.Module, declaration: Declaration) -> dict[str, Any]:
 
 
 def _apart(
-    inner: nn.Module, declaration: Declaration, hypers: Mapping[str, Any], inputs: list[Tensor], wanted: list[Tensor]
+    inner: nn.Module, declaration: Declaration, hypers: Mapping[str, Any], inputs: list[Tensor]
 ) -> tuple[tuple[str, ...], float]:
     """The weights of the block, and how far its results are from the module's, relative to the largest, with other
     weights than those it was made with."""
@@ -222,8 +222,10 @@ def _apart(
         found = ours(*inputs)
     expected = [theirs] if isinstance(theirs, Tensor) else [x for x in theirs if isinstance(x, Tensor)]
     results = [found] if isinstance(found, Tensor) else [*found]
-    far = [float((a - b).abs().max() / b.abs().max().clamp(min=1e-9)) for a, b in zip(results, expected, strict=False)]
-    return tuple(names), max(far)
+    try:
+        return tuple(names), farthest(results, expected[: len(results)])
+    except IncomparableError as problem:
+        raise error("E0546", str(problem)) from None
 
 
 def _probe(declaration: Declaration, hypers: Mapping[str, Any], inputs: Sequence[Tensor]) -> ast.File:
