@@ -8,13 +8,14 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import pytest
 from cli_tools import Done, Run
+from sampled import KEPT
 from zoo import sizes
 
 from archdsl.ir import verify
@@ -49,7 +50,7 @@ with suppress(ImportError):  # versions before it did
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(UPDATE, action="store_true", help="write what comes out as the new goldens, instead of comparing")
-    parser.addoption(EVERY, action="store_true", help="families of the zoo that are made of another's layers, too")
+    parser.addoption(EVERY, action="store_true", help="all cases of tests of which a sample is run (tests/sampled.py)")
     parser.addoption(QUICK, action="store_true", help="only what imports no back end and is not slow")
 
 
@@ -76,10 +77,29 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return needs_a_back_end(collection_path) or None if quick and collection_path.suffix == ".py" else None
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption(QUICK):
         sys.modules.update(dict.fromkeys(BACK_ENDS))  # importing one is an error
         items[:] = [item for item in items if item.get_closest_marker("slow") is None]
+    if not sizes.every and not any("::" in argument for argument in config.args):  # what is named is run
+        left_out = {item for test, found in sampled(items).items() for case, item in found if case not in KEPT[test]}
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def sampled(items: Iterable[pytest.Item]) -> dict[str, list[tuple[str, pytest.Item]]]:
+    """Tests of which a sample is run, and their cases. Each case of the sample is one of the test."""
+    found: dict[str, list[tuple[str, pytest.Item]]] = {}
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        test = f"{item.path.relative_to(TESTS).as_posix()}::{item.originalname}"
+        if test in KEPT:
+            found.setdefault(test, []).append((item.callspec.id if hasattr(item, "callspec") else "", item))
+    unknown = [(t, n) for t, cases in found.items() for n in KEPT[t] if n not in {case for case, _ in cases}]
+    if unknown:
+        raise pytest.UsageError(f"tests/sampled.py has cases that are none: {unknown}")
+    return found
 
 
 def pytest_collection_finish() -> None:

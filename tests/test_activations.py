@@ -13,7 +13,7 @@ import torch
 from activation_tools import saved_bytes, step
 from torch_versions import measured
 from typer.testing import CliRunner
-from zoo.sizes import distinct, families
+from zoo.sizes import sample
 from zoo.tiny import BATCH, OTHER, TIME, graph, inputs
 
 import archdsl
@@ -81,7 +81,7 @@ def test_what_is_measured_is_what_autograd_saves(name: str, dtype: Dtype) -> Non
 
 @measured
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in families() if n not in SOME])
+@pytest.mark.parametrize("name", [n for n in sample() if n not in SOME])
 def test_the_zoo_saves_what_is_measured(name: str) -> None:
     run_both(name, "bfloat16", time=TIME // 2)  # loops over positions are run op by op
 
@@ -269,7 +269,7 @@ def test_mamba2_keeps_no_states_of_all_positions() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", distinct())
+@pytest.mark.parametrize("name", sample())
 def test_every_model_has_an_estimate(name: str) -> None:
     found = {r: memory(graph(name), batch=BATCH, seq=TIME, checkpoint=r) for r in ("none", "selective", "full")}
     none = found["none"].step

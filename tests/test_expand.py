@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from zoo.sizes import dear, distinct, place
+from zoo.sizes import place, sample
 
 import archdsl
 from archdsl import api
@@ -85,7 +85,7 @@ def test_the_zoo_expands_to_the_same_weights(path: Path, tmp_path: Path) -> None
     assert ("Kept as it is declared" in text) == (path.stem in TOLD)
     assert _expanded(text, tmp_path) == text, "expanding twice changes something"
     written = _written(text, tmp_path)
-    for name in (n.partition(":")[2] for n in dear(distinct()) if place(n)[0] == path):
+    for name in (n.partition(":")[2] for n in sample() if place(n)[0] == path):
         declared, expanded = archdsl.load(path, model=name), archdsl.load(written, model=name)
         assert [(w.path, w.shape) for w in weights(declared)] == [(w.path, w.shape) for w in weights(expanded)]
         assert {f.name: f.value.value for f in declared.config} == {f.name: f.value.value for f in expanded.config}

@@ -15,7 +15,7 @@ from odd_specs import ODD
 from rows import POSITIONS
 from torch import Tensor
 from torch_versions import measured
-from zoo.sizes import families
+from zoo.sizes import sample
 from zoo.tiny import graph
 
 import archdsl
@@ -61,7 +61,7 @@ def test_parity_specs(path: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", families())
+@pytest.mark.parametrize("name", sample())
 def test_tiny_copies_of_the_zoo(name: str) -> None:
     """The first model of each family; `benchmarks/flops.py` compares all of them at their full size."""
     _agree(graph(name))

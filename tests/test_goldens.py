@@ -10,13 +10,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from zoo.sizes import dear, distinct
+from zoo.sizes import sample
 
 import archdsl
 
 GOLDENS = Path(__file__).parent / "goldens" / "torch"
-ZOO = [name.partition(":")[2] for name in dear(distinct())]
-"""Of models whose code differs in numbers alone, one; families made of another's layers by --every."""
+ZOO = [name.partition(":")[2] for name in sample()]
 
 # What is kept: one model of each way of writing code. All others are compiled, checked below and run by tests/zoo.
 KEPT = (

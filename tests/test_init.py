@@ -18,7 +18,7 @@ from rows import with_the_rest
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
 from zoo import tiny
-from zoo.sizes import families
+from zoo.sizes import sample
 
 from archdsl.api import load, to_torch, torch_source
 from archdsl.diagnostics import ArchError
@@ -200,8 +200,8 @@ def test_module_and_file_agree(scheme: str, ffn: str) -> None:
     state = {k: t.double().numpy() for k, t in to_torch(model).state_dict().items()}
     ours = drawn(model)
     assert list(state) == list(ours) or set(state) == set(ours)
-    for name, sample in ours.items():
-        assert_alike(sample, state[name], name)
+    for name, values in ours.items():
+        assert_alike(values, state[name], name)
 
 
 @pytest.mark.parametrize("spec", ["gpt2", "conformer_l", "seq2seq"])
@@ -212,14 +212,14 @@ def test_defaults_agree_with_torch(spec: str) -> None:
     state = {k: t.double().numpy() for k, t in to_torch(model).state_dict().items()}
     ours = drawn(model)
     assert set(state) == set(ours)
-    for name, sample in ours.items():
-        assert_alike(sample, state[name], name)
+    for name, values in ours.items():
+        assert_alike(values, state[name], name)
 
 
 # --- the meta device --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", families())
+@pytest.mark.parametrize("name", sample())
 def test_a_model_of_the_zoo_is_initialized_after_the_meta_device(name: str) -> None:
     """Every weight and buffer is what it is in a module built plainly, and drawn by the law of `archdsl init`."""
     made = tiny.compiled(name)

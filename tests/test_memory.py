@@ -12,7 +12,7 @@ from decode_tools import decoder, inputs_for, module_of
 from rows import POSITIONS
 from torch_versions import since
 from zoo import sizes as zoo_sizes
-from zoo.sizes import families, tables
+from zoo.sizes import sample, tables
 from zoo.tiny import graph, inputs, module
 
 import archdsl
@@ -254,7 +254,7 @@ def test_decode_state_of_a_narrow_type(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted({*families(), *DECODERS}))
+@pytest.mark.parametrize("name", sorted({*sample(), *DECODERS}))
 def test_the_zoo(name: str) -> None:
     """Weights and buffers; the decode state is what a step is passed, compared for one of each kind, or is refused as
     the step is."""

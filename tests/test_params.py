@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from odd_specs import ODD
-from zoo.sizes import families, place
+from zoo.sizes import place, sample
 
 import archdsl
 from archdsl import api
@@ -68,7 +68,7 @@ def _agree(model: Model) -> None:
     assert trained == sum(p.numel() for p in module.parameters())
 
 
-@pytest.mark.parametrize("name", families())
+@pytest.mark.parametrize("name", sample())
 def test_the_zoo_counts_what_it_emits(name: str) -> None:
     """At its full size, but for the layers of DeepNet, which are a thousand."""
     path, model_name = place(name)

@@ -48,10 +48,20 @@ def prove(model: Model) -> list[Diagnostic]:
 def prove_output(model: Model, output: Value) -> list[Diagnostic]:
     """What is wrong with the claim that an output depends on no later position, whatever the model claims itself: that
     may be less, or be let pass unproved."""
+    return prove(_claiming(model, output))
+
+
+def proved(model: Model, output: Value) -> bool:
+    """Whether `prove_output` finds nothing, without a search for what it would say."""
+    return not walked(_claiming(model, output)).leaks
+
+
+def _claiming(model: Model, output: Value) -> Model:
+    """The model with one claim, that an output is causal."""
     graph = model.block.graph
     nodes = (n for n in graph.nodes if not isinstance(n, CausalNode) or n.assumed)
     claimed = replace(graph, nodes=(*nodes, CausalNode(output, 1)))
-    return prove(replace(model, block=replace(model.block, graph=claimed)))
+    return replace(model, block=replace(model.block, graph=claimed))
 
 
 def assumptions(model: Model) -> dict[CausalNode, bool]:

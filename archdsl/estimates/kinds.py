@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from archdsl.dependence.causality import prove_output
+from archdsl.dependence.causality import proved
 from archdsl.estimates.layers import layer_count
 from archdsl.ir.dims import Poly, Symbol
 from archdsl.ir.graph import (
@@ -86,4 +86,4 @@ def _looks_back(model: Model, data: list[Value], nodes: list[Node]) -> bool:
         return True
     tokens = [v for v in data if v.dtype == "token" and v.rank == 2]
     along = (output for _, output in model.outputs if any(_positions(v) & _positions(output) for v in tokens))
-    return any(not prove_output(model, output) for output in along)
+    return any(not proved(model, output) for output in along)

@@ -17,7 +17,8 @@ from decode_tools import differences, inputs_for, torch_differences, widen
 from parity.test_onnx import CASES
 from parity.test_onnx import NOT_STEPPED as TWINS_NOT_STEPPED
 from torch import Tensor, nn
-from zoo.test_onnx import NAMES, NOT_STEPPED
+from zoo.sizes import sample
+from zoo.test_onnx import NOT_STEPPED
 from zoo.tiny import graph
 
 import archdsl
@@ -31,7 +32,7 @@ from torch_emit.emitted import module, spec
 
 TOLERANCE = 1e-5
 GENERATE = Extras(frozenset({"generate", "cpu"}))
-DECODERS = [n for n in NAMES if not any(re.match(p, n) for p in NOT_STEPPED)]
+DECODERS = [n for n in sample() if not any(re.match(p, n) for p in NOT_STEPPED)]
 TWINS = [(path, name) for path, name in CASES if path.stem not in TWINS_NOT_STEPPED]
 
 SMALL = """

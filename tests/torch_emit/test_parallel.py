@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
-from zoo import sizes as zoo_sizes
+from zoo.sizes import sample
 
 import archdsl
 from archdsl.backends.torch.features import Name
@@ -266,13 +266,9 @@ def held(path: Path, mesh: Mesh, rank: int = 0) -> int:
         return sum((p.to_local() if isinstance(p, DTensor) else p).numel() for p in weights)
 
 
-def samples() -> Iterator[str]:
-    """One model of each file of the zoo that has layers of its own, but for those of one layer."""
-    seen = {f"{like}.arch" for like in zoo_sizes.LIKE if not zoo_sizes.every}
-    for entry in archdsl.list_zoo():
-        if entry.file not in seen and not entry.name.endswith("self_attention"):
-            seen.add(entry.file)
-            yield entry.name
+def samples() -> list[str]:
+    """Models of the zoo, but for those of one layer."""
+    return [name.partition(":")[2] for name in sample() if not name.endswith("self_attention")]
 
 
 MESHES = ("dp=2,tp=2", "tp=4", "dp=4", "dp=2,ep=2", "dp=4,tp=2,ep=2")

@@ -5,35 +5,22 @@ Each `tiny_<part>.py` beside this file holds a table, `TINY`: a model's name, `f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 every = False
-"""Whether families are tested dearly that are made of what another is made of: `pytest --every`."""
-LIKE = {
-    **dict.fromkeys(("gpt1", "megatron", "turing_nlg"), "gpt2"),
-    **dict.fromkeys(("llama", "llama2", "deepseek_llm"), "llama3"),
-    "chinchilla": "gopher",
-    "gemma2": "hf/gemma2",
-    "gemma3": "hf/gemma3_text",
-    "glm4_5": "hf/glm4_moe",
-    "gpt_oss": "hf/gpt_oss",
-    "granite3": "hf/granite",
-    "llama3_2": "llama3",
-    "llama4": "hf/llama4_text",
-    "mistral_small": "mistral",
-    "olmo2": "hf/olmo2",
-    "olmo3": "hf/olmo3",
-    "phi4": "hf/phi3",
-    "pythia": "hf/gpt_neox",
-    "qwen2_5": "hf/qwen2",
-    "qwen3": "hf/qwen3",
-    "smollm": "hf/smollm3",
-}
-"""Such families, and that other one: of the zoo, or of the specs that checkpoints are imported after, whose types are
-compared with `transformers`."""
+"""Whether all models are tested where a sample stands for them: `pytest --every`."""
+SAMPLE = (
+    *("gpt2:gpt2", "mixtral:mixtral_8x7b", "t5:t5_small", "mistral:mistral_7b", "mamba:mamba_130m", "palm:palm_8b"),
+    *("reformer:reformer_crime_and_punishment", "sparsely_gated_moe:moe_4", "sparsely_gated_moe:moe_256_h"),
+    *("gpt_oss:gpt_oss_120b", "llama4:llama4_scout", "gemma2:gemma2_2b", "glm4_5:glm4_5", "deepseek_v3:deepseek_v3"),
+    *("ntm:ntm_repeat_copy", "rnn_encoder_decoder:sutskever_2014", "seq2seq_attention:seq2seq_cosine"),
+    *("conformer:conformer_transducer_l", "performer:performer", "pythia:pythia_12b", "bloom:bloom_560m"),
+    *("pixel_rnn:pixel_rnn_mnist", "show_attend_tell:show_attend_tell", "convmixer:convmixer_1536_20"),
+    *("wavenet:wavenet", "graph_mamba:graph_mamba", "xlnet:xlnet_base", "rwkv7:rwkv7_0_1b"),
+)
+"""Models that together use every primitive of the zoo with every choice of its options: `test_the_sample_has_all`."""
 SPECS = Path(__file__).resolve().parents[2] / "specs"
 
 
@@ -46,15 +33,9 @@ def tables() -> dict[str, dict[str, int]]:
     return found
 
 
-def families() -> list[str]:
-    """The first model of each file that has layers of its own."""
-    first = {name.partition(":")[0]: name for name in reversed(tables())}
-    return dear(sorted(first.values()))
-
-
-def dear(names: Iterable[str]) -> list[str]:
-    """Those of models that are worth more than being counted, trained and compared with their references."""
-    return [name for name in names if every or name.partition(":")[0] not in LIKE]
+def sample() -> list[str]:
+    """Models of which each has something that no other has, or all that differ."""
+    return distinct() if every else [*SAMPLE]
 
 
 def distinct() -> list[str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 import archdsl
 from archdsl.dependence.rows import mixing
-from archdsl.ir.text import print_model
+from archdsl.ir.graph import Model
+from archdsl.ir.walk import ops_below
 from zoo import test_current, test_decoders, test_encoders, test_others, test_taggers, tiny
-from zoo.sizes import dear
+from zoo.sizes import SAMPLE, distinct, sample
 
 pytestmark = pytest.mark.slow
 
@@ -82,13 +85,18 @@ def test_a_family_is_what_was_published(family: str) -> None:
         assert params.layers == LAYERS.get(name, named * (1 + (family in BOTH))), name
 
 
-@pytest.mark.parametrize("family", dear(FAMILIES))
-def test_tiny_copies_run_and_train(family: str) -> None:
-    """Each once of those that become the same when they are tiny."""
-    seen = set()
-    for name in FAMILIES[family]:
-        statements = print_model(tiny.graph(name)).partition("\n")[2]
-        if statements not in seen:
-            seen.add(statements)
-            silent = SILENT.get(name) or SILENT.get(family) or (".k.bias",)
-            assert [n for n, size in tiny.step(name).items() if size == 0 and not n.endswith(silent)] == [], name
+@pytest.mark.parametrize("name", sample())
+def test_tiny_copies_run_and_train(name: str) -> None:
+    silent = SILENT.get(name) or SILENT.get(name.partition(":")[0]) or (".k.bias",)
+    assert [n for n, size in tiny.step(name).items() if size == 0 and not n.endswith(silent)] == []
+
+
+def test_the_sample_has_all() -> None:
+    """Every primitive, with every set of its options that some model of the zoo gives it."""
+    used = {name: set(uses(tiny.graph(name))) for name in distinct()}
+    assert set().union(*used.values()) == set().union(*(used.get(n) or uses(tiny.graph(n)) for n in SAMPLE))
+
+
+def uses(model: Model) -> Iterator[tuple[str, ...]]:
+    for op in ops_below(model.block.graph):
+        yield op.op.name, *sorted(name for name, value in op.options.items() if value not in (None, False, ()))

@@ -10,7 +10,7 @@ from decode_tools import differences, module_of
 from onnx_tools import distance, onnx_bytes, run
 
 from archdsl.diagnostics import ArchError
-from zoo.sizes import dear, distinct
+from zoo.sizes import sample
 from zoo.tiny import graph, inputs
 
 TOLERANCE = 1e-4
@@ -27,11 +27,9 @@ NOT_STEPPED = {
 }
 """Models that do not decode, and why; all others do."""
 
-NAMES = dear(distinct())
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sample())
 def test_onnxruntime_gives_what_pytorch_gives(name: str) -> None:
     """The whole sequence at once; and in chunks, where rows may be padded on either side."""
     model = graph(name)
