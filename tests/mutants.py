@@ -1,0 +1,314 @@
+"""Mutants of the package, and which of them the tests notice: make mutants.
+
+A mutant is the code with one small change: a comparison turned, a term of a guard left out, a call dropped. A seed
+draws lines that some test runs, and a change of each. First those tests are run that are nearest, which run the fewest
+files of the package; then, while the mutant lives, all others that run its line. Who changes code or tests maps anew
+which test runs which line (`--map`), or maps what has come (`--map tests/test_new.py`).
+
+What is judged to be no fault is listed in `equivalent.toml`, with the reason, and is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import multiprocessing
+import os
+import py_compile
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+MAP = ROOT / ".mutants" / "lines"
+EQUIVALENT = ROOT / "tests" / "equivalent.toml"
+EMITTED = "archdsl/backends/torch/runtime/"
+"""Files that are never imported: what they do is seen in emitted files alone."""
+LOADED = ("hypothesis", "numpy", "onnx", "onnxruntime", "pytest", "torch", "transformers")
+"""What each run would import anew: it is a fork of a process that has."""
+NEAR, OF_ONE, SOON, LATE = 80, 4, 150, 900
+"""Tests of the first round, the most cases of one of them, and seconds that a round may take: what does not end is
+noticed."""
+TURNED = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+}  # fmt: skip
+NAMES = {"all": "any", "any": "all", "min": "max", "max": "min"}
+
+
+class Mutant(NamedTuple):
+    """A change of one node: `old` becomes `new` within the function or class `scope`."""
+
+    path: str
+    scope: str
+    line: int
+    old: str
+    new: str
+    begin: int
+    end: int
+    """Of the bytes of the file, those that are replaced."""
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        return self.path, self.scope, self.old, self.new
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+
+def changes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what may stand for a node."""
+
+    match node:
+        case ast.Compare(left, ops, others):
+            turned = [TURNED[type(op)]() for op in ops]
+            yield from (ast.Compare(left, [*ops[:i], turned[i], *ops[i + 1 :]], others) for i in range(len(ops)))
+        case ast.BoolOp():
+            yield ast.BoolOp(TURNED[type(node.op)](), node.values)
+            for i in range(len(node.values)):
+                left = node.values[:i] + node.values[i + 1 :]
+                yield ast.BoolOp(node.op, left) if len(left) > 1 else left[0]
+        case ast.UnaryOp(ast.Not()):
+            yield node.operand
+        case ast.BinOp(op=ast.BitOr() | ast.BitAnd()):
+            yield from (node.left, node.right)
+        case ast.BinOp() if type(node.op) in TURNED:
+            yield ast.BinOp(node.left, TURNED[type(node.op)](), node.right)
+        case ast.Constant(bool() as value):
+            yield ast.Constant(not value)
+        case ast.Constant(int() as value):
+            yield ast.Constant(value + 1)
+        case ast.IfExp():
+            yield ast.IfExp(node.test, node.orelse, node.body)
+        case ast.If() | ast.While():
+            yield from (ast.UnaryOp(ast.Not(), node.test),)
+        case ast.comprehension(ifs=[test, *_]):
+            yield ast.UnaryOp(ast.Not(), test)
+        case ast.Call(ast.Name(name)) if name in NAMES:
+            yield ast.Call(ast.Name(NAMES[name]), node.args, node.keywords)
+        case ast.Tuple(elements) | ast.Set(elements) | ast.List(elements) if len(elements) > 1:
+            if all(isinstance(e, ast.Constant) for e in elements):
+                yield from (type(node)(elements[:i] + elements[i + 1 :]) for i in range(len(elements)))
+        case ast.Expr(ast.Call()) | ast.AugAssign() | ast.Continue():
+            yield ast.Pass()
+
+
+def inside(node: ast.AST, scope: str = "") -> Iterator[tuple[ast.AST, str]]:
+    """Yield the nodes below that may be changed, with their scope: no types, no texts, no words of errors."""
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list", "format_spec"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            unseen = ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom
+            if not isinstance(child, ast.AST) or isinstance(child, unseen):
+                continue
+            if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+                continue
+            named = isinstance(child, ast.FunctionDef | ast.ClassDef)
+            below = f"{scope}.{child.name}".strip(".") if named else scope
+            yield child, below
+            yield from inside(child, below)
+
+
+class Change(NamedTuple):
+    """What stands at a place, and what may stand there."""
+
+    scope: str
+    place: ast.expr | ast.stmt
+    new: ast.AST
+
+
+def by_line(path: Path) -> dict[int, list[Change]]:
+    """The changes of a file, by lines."""
+    found: dict[int, list[Change]] = {}
+    for node, scope in inside(ast.parse(path.read_bytes())):
+        place = node.test if isinstance(node, ast.If | ast.While) else node  # of a branch, the condition
+        place = place.ifs[0] if isinstance(place, ast.comprehension) and place.ifs else place
+        if isinstance(place, ast.expr | ast.stmt):
+            found.setdefault(place.lineno, []).extend(Change(scope, place, new) for new in changes(node))
+    return {line: those for line, those in found.items() if those}
+
+
+def mutant(path: Path, change: Change) -> Mutant:
+    scope, place, new = change
+    source = path.read_bytes()
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    assert place.end_lineno is not None
+    assert place.end_col_offset is not None
+    begin = starts[place.lineno - 1] + place.col_offset
+    end = starts[place.end_lineno - 1] + place.end_col_offset
+    text = f"({ast.unparse(new)})" if isinstance(place, ast.expr) else ast.unparse(new)
+    return Mutant(str(path.relative_to(ROOT)), scope, place.lineno, ast.unparse(place), text, begin, end)
+
+
+# --- which test runs which line ---------------------------------------------------------------------------------------
+
+
+def map_lines(tests: list[str], jobs: int) -> None:
+    """Run tests and note which lines each runs; those that are named are added to what is noted."""
+    MAP.parent.mkdir(exist_ok=True)
+    options = ["--cov=archdsl", "--cov-context=test", "--cov-report=", *(["--cov-append"] if tests else [])]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", str(jobs), "--dist", "loadfile", *options, *tests]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "COVERAGE_FILE": str(MAP)}, check=False)
+    if done.returncode:
+        sys.exit("mutants of code that fails its tests say nothing")
+
+
+class Lines:
+    """Which tests run a line, the nearest first."""
+
+    def __init__(self) -> None:
+        from coverage.numbits import register_sqlite_functions
+
+        self.base = sqlite3.connect(MAP, check_same_thread=False)
+        register_sqlite_functions(self.base)
+        self.files = dict(self.base.execute("select context_id, count(*) from line_bits group by context_id"))
+
+    def tests(self, path: str, line: int) -> list[str]:
+        found = self.base.execute(
+            "select context.id, context from line_bits join context on context.id = context_id"
+            " join file on file.id = file_id where path = ? and num_in_numbits(?, numbits)",
+            (str(ROOT / path), line),
+        )
+        near = sorted((self.files[i], context.rpartition("|")[0]) for i, context in found if context)
+        return [*dict.fromkeys(test for _, test in near)]
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def run(folder: str, tests: list[str], writes: bool) -> None:
+    """In a process of its own: leave with what pytest returns for some tests of a copy of the checkout."""
+    os.setsid()
+    os.chdir(folder)
+    sys.dont_write_bytecode = not writes
+    os.environ["PYTHONPATH"] = folder
+    sys.path.insert(0, folder)
+    sys.stdout = sys.stderr = io.StringIO()
+    import pytest
+
+    sys.exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests])))
+
+
+def status(folder: Path, tests: list[str], seconds: int, writes: bool = False) -> int:
+    """The status that pytest leaves with, or that of a process which was stopped."""
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=run, args=(str(folder), tests, writes))
+    process.start()
+    process.join(seconds)
+    if process.is_alive():
+        assert process.pid is not None
+        os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def copy(into: Path) -> Path:
+    """A copy of what git knows, whose tests have been collected once."""
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    for name in filter(None, names.split("\0")):
+        (into / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, into / name)
+    for name in (".venv", ".runtimes"):
+        (into / name).symlink_to(ROOT / name)
+    if status(into, ["--collect-only", "tests"], LATE, writes=True):
+        sys.exit("the tests cannot be collected")
+    return into
+
+
+def survives(mutant: Mutant, folder: Path, tests: list[str]) -> bool:
+    """Whether every test that runs the line passes in a copy with the mutant."""
+    near: list[str] = []
+    of_one: Counter[str] = Counter()
+    for test in tests:
+        of_one[test.partition("[")[0]] += 1
+        if len(near) < NEAR and of_one[test.partition("[")[0]] <= OF_ONE:
+            near.append(test)
+    path = folder / mutant.path
+    cached = Path(py_compile.compile(str(path)) or "")
+    before = path.read_bytes()
+    cached.unlink()
+    path.write_bytes(before[: mutant.begin] + mutant.new.encode() + before[mutant.end :])
+    try:
+        rest = [test for test in tests if test not in {*near}]
+        return status(folder, near, SOON) == 0 and (not rest or status(folder, rest, LATE) == 0)
+    finally:
+        path.write_bytes(before)
+        py_compile.compile(str(path))
+
+
+def draw(packages: list[str], count: int, luck: random.Random, lines: Lines) -> tuple[list[Mutant], int]:
+    """Draw mutants of lines that some test runs, and how many on the way are judged to be no fault."""
+    judged = {(m["path"], m["scope"], m["old"], m["new"]) for m in tomllib.loads(EQUIVALENT.read_text())["mutant"]}
+    paths = [p.resolve() for name in packages for p in ([*Path(name).rglob("*.py")] or [Path(name)])]
+    found = {path: by_line(path) for path in sorted(paths) if EMITTED not in str(path)}
+    places = [(path, line) for path, changed in found.items() for line in changed]
+    drawn: list[Mutant] = []
+    known = 0
+    for path, line in luck.sample(places, len(places)):
+        if len(drawn) == count:
+            break
+        if lines.tests(str(path.relative_to(ROOT)), line):
+            made = mutant(path, luck.choice(found[path][line]))
+            known += made.key in judged
+            drawn += [made] if made.key not in judged else []
+    return drawn, known
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("packages", nargs="*", default=["archdsl"], help="folders and files to draw from")
+    parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--map", nargs="*", metavar="TESTS", help="map which lines tests run: all, or these too")
+    options = parser.parse_args()
+    if options.map is not None or not MAP.exists():
+        map_lines(options.map or [], options.jobs)
+    lines = Lines()
+    drawn, known = draw(options.packages, options.count, random.Random(options.seed), lines)
+    if not drawn:
+        return
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*LOADED])
+    survivors = []
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
+        copies: SimpleQueue[Path] = SimpleQueue()
+        for i in range(options.jobs):
+            copies.put(copy(Path(folder) / str(i)))
+
+        def judge(mutant: Mutant) -> bool:
+            where = copies.get()
+            try:
+                return survives(mutant, where, lines.tests(mutant.path, mutant.line))
+            finally:
+                copies.put(where)
+
+        for i, (mutant, lives) in enumerate(zip(drawn, pool.map(judge, drawn), strict=True), 1):
+            print(f"{i}/{len(drawn)} {'SURVIVED' if lives else 'killed'} {mutant.path}:{mutant.line} {mutant.scope}")
+            if lives:
+                survivors.append(mutant)
+                print(f"    {mutant.old}\n    {mutant.new}", flush=True)
+    killed = len(drawn) - len(survivors)
+    print(f"{len(drawn)} drawn: {killed} killed, {len(survivors)} survived, {known} more are judged to be no fault")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""What says of tests whether they are run, and whether they would notice."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+
+import mutants
+import pytest
+from sampled import KEPT
+
+TESTS = Path(__file__).parent
+
+
+def test_a_sample_is_of_a_test_that_there_is() -> None:
+    for test in KEPT:
+        file, _, name = test.partition("::")
+        tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
+        assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, test
+
+
+@pytest.mark.parametrize(
+    ("code", "changed"),
+    [
+        ("a < b <= c", ["a <= b <= c", "a < b < c"]),
+        ("a is None and b in c", ["a is None or b in c", "b in c", "a is None", "a is not None", "b not in c"]),
+        ("not a", ["a"]),
+        ("x = a + b // 2", ["a - b // 2", "b * 2", "3"]),
+        ("x = True", ["False"]),
+        ("x = a if b else c", ["c if b else a"]),
+        ("if a: b = c", ["not a"]),
+        ("x = [a for a in b if a]", ["not a"]),
+        ("x = any(a)", ["all(a)"]),
+        ("x = 'b', 'c'", ["('c',)", "('b',)"]),
+        ("f(a)", ["pass"]),
+        ("x += a", ["pass"]),
+        ("x: int | None = a", []),
+        ("raise Error(f'{a + 1}' + 2)", []),
+        ("x = f'{a + 1}'", []),
+    ],
+)
+def test_what_is_changed(code: str, changed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each change stands where the other stood, and what is around it stays."""
+    monkeypatch.setattr(mutants, "ROOT", tmp_path)
+    path = tmp_path / "code.py"
+    path.write_text(f"é = 1 if a else b\ndef f():\n    {code}  # é\n", encoding="utf-8")
+    source = path.read_bytes()
+    made = [mutants.mutant(path, change) for change in mutants.by_line(path).get(3, [])]
+    assert sorted(m.new for m in made) == sorted(n if n == "pass" else f"({n})" for n in changed)
+    for m in made:
+        after = source[: m.begin] + m.new.encode() + source[m.end :]
+        assert ast.dump(ast.parse(after)) != ast.dump(ast.parse(source))
+        assert after.decode().replace(m.new, source[m.begin : m.end].decode()) == source.decode()
+        assert (m.scope, m.line) == ("f", 3)
+
+
+def test_what_is_judged_still_stands() -> None:
+    """A judgement of code that is no more, or reads otherwise, goes."""
+    for judged in tomllib.loads(mutants.EQUIVALENT.read_text(encoding="utf-8"))["mutant"]:
+        path = mutants.ROOT / judged["path"]
+        found = (mutants.mutant(path, c) for those in mutants.by_line(path).values() for c in those)
+        key = tuple(judged[name] for name in ("path", "scope", "old", "new"))
+        assert any(m.key == key for m in found), judged
+        assert judged["reason"]
