@@ -473,6 +473,60 @@ def test_ends_of_branches(body: str, expected: set[str]) -> None:
     assert ends(MODEL.format(body=body)) == expected
 
 
+JOINED = {
+    # How a branch meets what it was computed from: whether that is a residual connection.
+    "x + ({b})": True,
+    "({b}) + x": True,
+    "x - ({b})": True,
+    "0.5 * x + ({b})": True,
+    "x + gate * ({b})": True,
+    "(1 - gate) * x + gate * ({b})": True,
+    "x + joined({b})": True,
+    "summed(x, {b})": True,
+    "x * ({b})": False,
+    "x / ({b})": False,
+    "maximum(x, {b})": False,
+    "where(x > 0, x, {b})": False,
+    "multiplied(x, {b})": False,
+    "chosen(x, {b})": False,
+    "other + ({b})": False,
+    "({b}) + 1": False,
+}
+BRANCHES = {
+    # A branch that ends with the layers `a`, `b`, or with none.
+    "x -> linear(32) as a": "a",
+    "x -> linear(64) as other -> gelu -> linear(32) as a": "a",
+    "x -> conv1d(32, kernel: 3, padding: same) as a -> dropout(0.1)": "a",
+    "-(x -> layernorm -> linear(32) as a)": "a",
+    "scale * (x -> linear(32) as a) / 2": "a",
+    "cast(x -> linear(32) as a, float32) -> cast_like(x)": "a",
+    "(x -> linear(32) as a -> split_heads(4)) -> merge_heads": "a",
+    "(x -> linear(32) as a) + (x -> linear(32) as b)": "ab",
+    "(x -> linear(32) as a) - 2 * (x -> linear(64) as other -> relu -> linear(32) as b)": "ab",
+    "x -> linear(32) as other -> gelu": "",
+    "x -> linear(32) as other -> layernorm": "",
+    "softmax(x)": "",
+}
+
+
+def test_a_branch_ends_where_its_sum_says() -> None:
+    """Sums and differences join a branch, through what only scales or moves numbers; products, quotients and choices
+    do not."""
+    for form, residual in JOINED.items():
+        for branch, named in BRANCHES.items():
+            text = f"""
+block joined(x: [..., width]) -> [..., width] {{ return 0.5 * x }}
+block summed(x: [..., width], y: [..., width]) -> [..., width] {{ return y + 2 * x }}
+block multiplied(x: [..., width], y: [..., width]) -> [..., width] {{ return y * x }}
+block chosen(x: [..., width], y: [..., width]) -> [..., width] {{ return minimum(y, x) }}
+model m(x: [batch, time, 32], other: [batch, time, 32]) {{
+  param scale: [32] = constant(0.1)
+  gate = x -> linear(32) as gate -> sigmoid
+  return {form.format(b=branch)}
+}}"""
+            assert ends(text) == (set(named) if residual else set()), (form, branch)
+
+
 def test_a_residual_of_another_block_is_one_too() -> None:
     text = """
 block scaled(x: [..., width], y: [..., width]) -> [..., width] {

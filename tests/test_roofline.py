@@ -21,6 +21,7 @@ from archdsl.estimates.mesh import Mesh, parse_mesh
 from archdsl.estimates.roofline import PUBLISHED_MFU, Cluster, Roofline, _Roofline, estimate
 from archdsl.estimates.sharding import StepPlan, shard
 from archdsl.ir.graph import Model
+from archdsl.ir.weights import weights
 from archdsl.passes.checkpoint import Checkpoint
 from archdsl.passes.decode import planned
 from archdsl.passes.flatten import flatten
@@ -447,6 +448,32 @@ def test_recomputation_takes_a_forward() -> None:
     assert again.seconds - plain.seconds == pytest.approx(again.again)
     head = 2 * 2048 * 4096 * 128_256
     assert again.flops - plain.flops == pytest.approx(count(archdsl.load("llama3_8b")).flops.forward - head)
+
+
+@pytest.mark.parametrize(
+    ("spec", "layers", "width"), [("gpt2", 12, 768), ("llama3_8b", 32, 4096), ("qwen3_0_6b", 28, 16 * 128)]
+)
+def test_selective_recomputation_leaves_products_with_weights(spec: str, layers: int, width: int) -> None:
+    """Attention and what lies between projections is computed again, as under full recomputation; projections are
+    not. Nothing outside layers is."""
+    model, seq = archdsl.load(spec), 1024
+    kinds: tuple[Checkpoint, ...] = ("none", "selective", "full")
+    plain, selective, full = (times(model, seq=seq, checkpoint=how, loss="fused").training for how in kinds)
+    attention = layers * 4 * width * seq * (seq + 1) // 2
+    assert selective.flops - plain.flops == attention
+    projections = [w.shape for w in weights(model) if w.path.startswith("blocks.") and len(w.shape) == 2]
+    assert full.flops - selective.flops == sum(2 * seq * a * b for a, b in projections)
+    h100 = device("h100_sxm")
+    seconds = sum(
+        max(2 * seq * a * b / h100.peak["bfloat16"], 2 * (a * b + seq * (a + b)) / h100.bandwidth)
+        for a, b in projections
+    )
+    assert full.again - selective.again == pytest.approx(seconds, rel=0.01)  # biases are read, too
+    assert plain.again < selective.again - plain.again
+    for how, found in (("selective", selective), ("full", full)):
+        half = archdsl.load(spec, set={"layers": layers // 2})
+        of_half = [times(half, seq=seq, checkpoint=k, loss="fused").training.again for k in ("none", how)]
+        assert found.again - plain.again == pytest.approx(2 * (of_half[1] - of_half[0]), rel=0.01)  # but for its ends
 
 
 @pytest.mark.parametrize(

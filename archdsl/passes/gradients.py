@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import ChainMap
+from collections.abc import MutableMapping
+
 from archdsl.ir.graph import Value
 from archdsl.passes.flatten import FlatGraph, FlatParam, FlatScan
 
@@ -13,23 +17,13 @@ def wanting(graph: FlatGraph) -> dict[Value, bool]:
     return found
 
 
-def _wanting(graph: FlatGraph, found: dict[Value, bool]) -> None:
+def _wanting(graph: FlatGraph, found: MutableMapping[Value, bool]) -> None:
     for node in graph.nodes:
         if isinstance(node, FlatParam):
             found[node.output] = node.weight.weight.trained
             continue
         if isinstance(node, FlatScan):
-            given = zip(node.body.inputs, (*node.starts, *node.sequences), strict=True)
-            found.update({inner: isinstance(v, Value) and found.get(v, False) for inner, v in given})
-            _wanting(node.body, found)
-            # What is carried depends on what any step makes of it: once more, from there.
-            for inner, value in zip(node.body.inputs[: len(node.starts)], node.body.outputs, strict=False):
-                found[inner] = found.get(inner, False) or found.get(value, False)
-            _wanting(node.body, found)
-            carried = len(node.starts)
-            emitted = zip((*node.finals, *node.stacked), node.body.outputs, strict=True)
-            assert len(node.finals) == carried
-            found.update({outer: found.get(v, False) for outer, v in emitted})
+            _of_scan(node, found)
             continue
         wants = any(w.weight.trained for w in node.weights.values()) or any(
             isinstance(v, Value) and found.get(v, False) and node.node.op.differentiates(node.node, i)
@@ -42,3 +36,28 @@ def _wanting(graph: FlatGraph, found: dict[Value, bool]) -> None:
             _wanting(inner_graph, found)
             wants = wants or any(found.get(v, False) for v in inner_graph.outputs)
         found.update({v: wants and v.is_float for v in node.outputs})
+
+
+def _of_scan(node: FlatScan, found: MutableMapping[Value, bool]) -> None:
+    """Of a tensor in a scan, whether a gradient of it is wanted in any step; of what is carried, after the last one.
+    The first steps are taken one by one, until what is carried wants what it did before."""
+    carried, slices = (
+        [isinstance(v, Value) and found.get(v, False) for v in ends] for ends in (node.starts, node.sequences)
+    )
+    ever: dict[Value, bool] = {}
+    for turn in itertools.count():
+        step = ChainMap(dict(zip(node.body.inputs, (*carried, *slices), strict=True)), found)
+        _wanting(node.body, step)
+        for value, wants in step.maps[0].items():
+            ever[value] = ever.get(value, False) or wants
+        after = [step.get(v, False) for v in node.body.outputs[: len(carried)]]
+        if turn > len(carried):  # it goes round
+            after = [before or now for before, now in zip(carried, after, strict=True)]
+        if after == carried:
+            break
+        carried = after
+    found.update(ever)
+    found.update(zip(node.finals, carried, strict=True))
+    found.update(
+        {outer: found.get(v, False) for outer, v in zip(node.stacked, node.body.outputs[len(carried) :], strict=True)}
+    )
