@@ -15,7 +15,7 @@ from itertools import product
 from archdsl.dependence.domain import ANYWHERE, Fact, Form, far
 from archdsl.dependence.paths import Paths, Spot
 from archdsl.dependence.solve import DependenceWalk, Leak, ratio_of
-from archdsl.ir.dims import Poly, evaluate, same_shape
+from archdsl.ir.dims import Num, Poly, evaluate, same_shape
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import OpNode, ScanNode, Value
 from archdsl.ir.interpreter import Level
@@ -48,6 +48,7 @@ class Witness(Paths):
         self.steps = 0
         self.depth = 0
         self.free: dict[object, bool] = {}
+        self.large: dict[object, bool] = {}
         self.allowed = Fraction(0)
         """The latest position of the source that the element may depend on."""
 
@@ -208,6 +209,8 @@ class Witness(Paths):
         if how is not None:
             yield self.input(spot, node, 0), self.recut(how, index)
             return
+        if k in op.indices and any(self.is_known_somewhere(spot, v) for v in node.inputs):
+            return  # of what is not masked there may be one alone
         joint = op.joint(node) if k == 0 else None
         if joint is not None:
             for i, value in enumerate(node.inputs):
@@ -217,13 +220,16 @@ class Witness(Paths):
         reads: Sequence[Reads] = op.reads_of(node, k)
         if spot.value.rank != node.outputs[0].rank:
             reads = [far(r, node.outputs[0]) for r in reads]
-        positions = [self.position(node.inputs[i], reads[i], spot.value, index) for i in range(len(node.inputs))]
+        positions = [self.position(node, i, reads[i], spot.value, index) for i in range(len(node.inputs))]
         known = [self.given(spot, node, i, positions[i]) for i in range(len(positions))] if op.elementwise else []
         if known and op.constant(node, known) is not None:
             return
+        if op.additive and any(self.may_drown(spot, node, i, number) for i, number in enumerate(known)):
+            return  # what reads the sum may be the same whatever the other term is
         picked = op.picks(node, known) if known else None
+        taken = op.taken_from(node, index)
         for i, position in enumerate(positions):
-            if position is None or (known and known[i] is not None):
+            if position is None or (known and known[i] is not None) or taken not in (None, i):
                 continue
             if i in op.chosen and i != picked:
                 continue
@@ -235,16 +241,49 @@ class Witness(Paths):
                 continue
             yield self.input(spot, node, i), position
 
+    @staticmethod
+    def is_known_somewhere(spot: Spot, value: object) -> bool:
+        fact = spot.run.fact(value)
+        return fact is not None and bool(fact.known)
+
+    def may_drown(self, spot: Spot, node: OpNode, i: int, number: float | None) -> bool:
+        """Whether an input, where it is not known to be `number`, may hold a large number that the model is written
+        with, as a mask does that is added to scores."""
+        given = node.inputs[i]
+        if number is not None or not isinstance(given, Value):
+            return number is not None and abs(number) > LARGE
+        term = self.input(spot, node, i)
+        if term.key not in self.large:
+            self.large[term.key] = False  # for what is too far away
+            made = self.maker(term) if self.depth < DEEPEST else None
+            if made is not None:
+                self.depth += 1
+                self.large[term.key] = self.holds_large(made[0], made[1])
+                self.depth -= 1
+        return self.large[term.key]
+
+    def holds_large(self, spot: Spot, node: OpNode) -> bool:
+        if any(abs(number) > LARGE for _, number in node.op.constants(node)):
+            return True
+        if not (node.op.elementwise or node.op.moves or node.op.regroups(node) is not None):
+            return False
+        numbers = [float(n) if isinstance(n, Num) and n.static else None for n in node.inputs]
+        return any(self.may_drown(spot, node, i, number) for i, number in enumerate(numbers))
+
     def input(self, spot: Spot, node: OpNode, i: int) -> Spot:
         return Spot(spot.frames, spot.run, node.tensor(i))
 
-    def position(self, given: object, reads: Reads, output: Value, index: Index) -> Index | None:
-        """The element of an input that an op reads for one of its output, the latest; None where there is none."""
+    def position(self, node: OpNode, i: int, reads: Reads, output: Value, index: Index) -> Index | None:
+        """The element of input i that an op reads for one of its output, the latest; None where there is none."""
+        given = node.inputs[i]
         if not isinstance(given, Value):
             return None
         found: list[int | None] = []
-        for size, read in zip(given.shape, reads, strict=True):
+        for axis, (size, read) in enumerate(zip(given.shape, reads, strict=True)):
             position = self.along(read, output, index)
+            own = index[axis] if read is None and i == 0 and axis < len(index) else None
+            if own is not None:
+                position = node.op.certain(node, axis, own, self.length(size.value))
             if position is not None and not 0 <= position < self.length(size.value):
                 return None
             found.append(position)
@@ -383,13 +422,12 @@ class Witness(Paths):
             return False
         if _along_an_axis(node):
             return self.is_free(self.input(home, node, 0), index)
-        if node.weights or not (op.elementwise or op.moves or op.regroups(node) is not None):
+        if node.weights or (op.passes and not op.elementwise and op.regroups(node) is None):
             return True
         if op.regroups(node) is not None or not op.elementwise:
-            return all(self.is_free(*read) for read in self.op(home, node, k, index))
-        positions = [
-            self.position(v, r, home.value, index) for v, r in zip(node.inputs, op.reads_of(node, k), strict=True)
-        ]
+            reads = list(self.op(home, node, k, index))  # none where a position is filled
+            return bool(reads) and all(self.is_free(*read) for read in reads)
+        positions = [self.position(node, i, r, home.value, index) for i, r in enumerate(op.reads_of(node, k))]
         known = [self.given(home, node, i, position) for i, position in enumerate(positions)]
         picked = op.picks(node, known)
         for i, position in enumerate(positions):

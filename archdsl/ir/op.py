@@ -640,6 +640,15 @@ class Primitive:
         """The same for the position in another result, for ops whose results read different positions."""
         return self.reads(node)
 
+    def certain(self, node: OpNode, axis: int, position: int, length: int) -> int | None:
+        """Along an axis of the first input, of `length`, that `reads` says is read whole: the one position of which it
+        is certain that the element at `position` of the result depends on it; None for all of them."""
+        return None
+
+    def taken_from(self, node: OpNode, index: Sequence[int | None]) -> int | None:
+        """The one input from which the element at an index of the result is taken; None where it may be any."""
+        return None
+
     def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
         """The number that an element of the result is, where the elements that it is made of at its own position are
         the numbers `known` (None: any finite one; truth values are 0 and 1). None where that does not fix it. By

@@ -276,6 +276,9 @@ class Flip(AxisOp):
     signature = "flip(axis: int = 1)(x: [...]) -> [...]"
     examples = shown("x -> flip", "x -> flip(-1)")
 
+    def certain(self, node: OpNode, axis: int, position: int, length: int) -> int | None:
+        return length - 1 - position
+
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Slice(g.arg(0), [-1], [-END], [from_right(node)], [-1])
 
@@ -293,6 +296,10 @@ class Roll(AxisOp):
         axis, by = axis_index(node), number(node, "by")
         forward = isinstance(by.value, int) and by.value <= 0
         return (own_but(node.tensor(0).rank, axis, later(axis, by, -1) if forward else EVERYWHERE),)
+
+    def certain(self, node: OpNode, axis: int, position: int, length: int) -> int | None:
+        by = number(node, "by")
+        return (position - int(by)) % length if by.static else None
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         x, by, axis = g.arg(0), number(node, "by"), axis_index(node)

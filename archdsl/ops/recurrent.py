@@ -110,6 +110,10 @@ class Layer(Recurrent):
         states: list[Reads] = [(same(0), EVERYWHERE) if isinstance(h, Value) else () for h in node.inputs[1:]]
         return ((same(0), time, EVERYWHERE), *states)
 
+    def certain(self, node: OpNode, axis: int, position: int, length: int) -> int | None:
+        """In reverse, of the positions from its own on the last."""
+        return length - 1 if axis == 1 else None
+
     def states(self, node: OpNode) -> Sequence[State]:
         if node.options["reverse"]:
             return ()

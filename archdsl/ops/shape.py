@@ -45,6 +45,7 @@ from archdsl.ops._common import (
     own_positions,
     replaced,
     reshaped,
+    tensor_inputs,
     written,
 )
 from archdsl.syntax.limits import MAX_LIST
@@ -732,9 +733,10 @@ class Concat(Primitive):
         rank, axis = node.tensor(0).rank, axis_index(node)
         reads: list[Reads] = []
         before = num(0)
-        for value in node.inputs:
-            reads.append(own_but(rank, axis, later(axis, before, -1)))
-            before = binary("+", before, value.shape[axis]) if isinstance(value, Value) else before
+        for value in tensor_inputs(node, *range(len(node.inputs))):
+            alone = value.shape[axis].value == 1
+            reads.append(own_but(rank, axis, At() if alone else later(axis, before, -1)))
+            before = binary("+", before, value.shape[axis])
         return reads
 
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
@@ -775,6 +777,9 @@ class Stack(Primitive):
         rank = node.tensor(0).rank
         axis = axis_index(node, rank=rank + 1)
         return (tuple(same(i + (i >= axis)) for i in range(rank)),) * len(node.inputs)
+
+    def taken_from(self, node: OpNode, index: Sequence[int | None]) -> int | None:
+        return index[axis_index(node, rank=node.outputs[0].rank)]
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         rank = node.outputs[0].rank
