@@ -16,4 +16,4 @@ def test_random_claims_hold(fixed: bool) -> None:
         assert counts["proved"] + counts["refused"] == total
         assert counts["proved"] > total / 4
         assert counts["degenerate"] < total / 3
-        assert counts["shown"] > PARTS / 2
+        assert counts["shown"] > 10

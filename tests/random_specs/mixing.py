@@ -511,7 +511,7 @@ CUTS = 6
 """Positions from which inputs are drawn anew, of all."""
 DRAWS = 12
 """Weights and inputs that are tried until a change is seen."""
-EXPLAINED = 1
+EXPLAINED = 2
 """Refusals of one graph of which the messages are looked at: where no way is certain, the search is long."""
 
 
