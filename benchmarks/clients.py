@@ -200,6 +200,8 @@ def run(client: Client, folder: Path) -> dict[str, Any]:
     for line in done.stdout.splitlines():
         if line.startswith("{"):
             found = json.loads(line)
+    if not found and not done.returncode:
+        found["error"] = "nothing was said"
     tokens = found.pop("tokens", None)
     if tokens is not None:
         found["same"] = tokens == case["tokens"]
@@ -221,10 +223,14 @@ def verdict(found: Mapping[str, Any]) -> str:
         return "no file beside the graph"
     if "error" in found:
         return str(found["error"])
-    if found.get("difference", 0.0) >= EQUAL:
+    if not found.keys() & {"difference", "same", "matrices"}:
+        return "nothing was compared"
+    if not found.get("difference", 0.0) < EQUAL:
         return f"differs by {found['difference']:.1e}"
     if found.get("same") is False:
         return "other tokens"
+    if found.get("matrices") == 0:
+        return "no matrices"
     if found.get("left"):
         return f"{found['left']} of {found['matrices']} matrices are not found"
     return "ok"

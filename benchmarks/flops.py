@@ -3,7 +3,8 @@
     python benchmarks/flops.py [NAME …]
 
 For each model: forward, forward and backward in training, the difference to `torch.utils.flop_counter.FlopCounterMode`
-under the convention `dense`, and the seconds that both take. The exit status is 1 where anything differs."""
+under the convention `dense`, and the seconds that both take. The exit status is 1 where anything
+differs, is 0 on both sides, or where nothing was compared."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ LENGTHS = {"reformer": 4096}
 
 
 def main(names: list[str]) -> int:
-    wrong = 0
+    wrong = compared = 0
     print(f"{'model':34} {'forward':>20} {'training':>20} {'differ':>8} {'IR, s':>7} {'torch, s':>9}")
     for entry in archdsl.list_zoo():
         stem = entry.file.removesuffix(".arch")
@@ -36,10 +37,13 @@ def main(names: list[str]) -> int:
         middle = perf_counter()
         theirs = counted(model, sizes)
         differ = sum(abs(a - b) for a, b in zip(ours, theirs, strict=True))
-        wrong += differ != 0
+        compared += 1
+        wrong += differ != 0 or not ours[0]
         seconds = f"{middle - start:7.2f} {perf_counter() - middle:9.1f}"
         print(f"{entry.name:34} {ours[0]:20,} {ours[1]:20,} {differ:8,} {seconds}", flush=True)
-    return int(wrong > 0)
+    if not compared:
+        print(f"no model of the zoo is called {' or '.join(names)}", file=sys.stderr)
+    return int(wrong > 0 or not compared)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Each tiny model of `tests/interop/cases.py` becomes a spec twice: its config is 
 that one configuration. Nobody's hand is in both, so what is equal is right: parameters; FLOPs of a forward as functions
 of the sizes; of a step of decoding, element-wise operations, and bytes of the decode state and of what a training step
 saves, at two lengths; and the graph, as `Form` has it. `--keep` writes both specs of each. The exit status is 1 where
-parameters or FLOPs of a model that lifts differ."""
+parameters or FLOPs of a model that lifts differ, or where lifting ends in another error than a finding."""
 
 from __future__ import annotations
 
@@ -69,11 +69,13 @@ class Result:
     seconds: float = 0.0
     refused: str = ""
     """Why there is no lifted spec."""
+    failed: bool = False
+    """Whether that is a mistake of ours."""
     differ: dict[str, str | None] = dataclasses.field(default_factory=dict)
 
     @property
     def wrong(self) -> bool:
-        return any(self.differ.get(what) for what in ("parameters", "flops"))
+        return self.failed or any(self.differ.get(what) for what in ("parameters", "flops"))
 
 
 @contextmanager
@@ -349,6 +351,7 @@ def result(name: str, keep: Path | None = None) -> Result:
         found.refused = " | ".join([f"{first.code} {first.message}", *first.notes])
     except Exception as problem:  # a mistake of ours, to be seen with the others
         found.refused = f"{type(problem).__name__}: {problem}"
+        found.failed = True
     found.seconds = process_time() - start
     return found
 
@@ -359,6 +362,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one object a line")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write both specs of each model here")
     args = parser.parse_args()
+    if unknown := {*args.names} - CASES.keys():
+        parser.error(f"there is no model {', '.join(sorted(unknown))}")
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     wrong = False
     if not args.json:

@@ -43,7 +43,6 @@ missing = [n for n in ("torch", "onnx", "onnxruntime", "onnxscript") if importli
 if missing:
     sys.exit(f"benchmarks/onnx.py needs {' and '.join(missing)}: pip install '.[bench]' in a checkout")
 
-import numpy as np
 import onnxruntime
 import torch
 import torch.nn.functional as F
@@ -57,6 +56,7 @@ from archdsl.backends.onnx.step import write_steps
 from archdsl.backends.onnx.store import Storage, save
 from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.run.binding import BoundSession
+from archdsl.run.difference import difference
 
 THREADS = 2
 OPSET = 24  # exported in the same version, which is faster than the default of `torch.onnx.export`
@@ -318,19 +318,18 @@ class Bench:
     def measure(self, ways: Mapping[str, Run], key: str, runs: int, each: int) -> None:
         """Median milliseconds of all, in turns of `each` calls."""
         expected = ways["torch eager"]()
-        scale = float(np.abs(expected).max())
         usable = dict(ways)
         for way, run in ways.items():
             try:
                 made = run()
-                distance = float(np.abs(made - expected[:, -made.shape[1] :]).max()) / scale
+                apart = difference(made, expected[:, -made.shape[1] :])
             except Exception as problem:
                 self.fail(way, problem)
                 del usable[way]
                 continue
-            if distance > TOLERANCE and OURS.get(way, ("", None))[1] is None:
+            if not apart.within(TOLERANCE) and OURS.get(way, ("", None))[1] is None:
                 raise SystemExit(
-                    f"{self.name}, {key}: {way} differs from PyTorch by {distance:.1e} of the largest number"
+                    f"{self.name}, {key}: {way} differs from PyTorch by {apart.relative:.1e} of the largest number"
                 )
         spent: dict[str, list[float]] = {way: [] for way in usable}
         for turn in range(runs):

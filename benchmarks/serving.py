@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,19 +55,22 @@ FAMILIES: dict[str, tuple[str, dict[str, int]]] = {
 }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--serve", metavar="FOLDER", help=argparse.SUPPRESS)
     parser.add_argument("--write", metavar="FILE", type=Path, help="the page that gets the table")
     parser.add_argument("families", nargs="*", metavar="FAMILY", help="some of them alone")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     if given.serve:
         serve(given.serve)
         return
+    if unknown := {*given.families} - FAMILIES.keys():
+        parser.error(f"there is no family {', '.join(sorted(unknown))}; there are {', '.join(FAMILIES)}")
+    if given.write is not None and given.families:
+        parser.error("a page gets all families: give --write or some of them")
     if not PYTHON.is_file():
-        print("there is no .serving: `make serving` makes it")
-        return
-    rows = [row(name) for name in FAMILIES if not given.families or name in given.families]
+        raise SystemExit("there is no .serving: `make serving` makes it")
+    rows = [row(name) for name in given.families or FAMILIES]
     table = "\n".join(["| family | remote code | `--native` |", "|---|---|---|", *rows])
     print(table)
     if given.write is not None:
@@ -118,6 +122,8 @@ def row(name: str) -> str:
 def judged(tokens: Any, want: list[list[int]]) -> str:
     if isinstance(tokens, str):
         return tokens
+    if [*map(len, tokens)] != [*map(len, want)]:
+        return "another number of tokens"
     same = sum(a == b for a, b in zip(tokens, want, strict=True))
     return "equal" if same == len(want) else f"{same} of {len(want)} rows equal"
 

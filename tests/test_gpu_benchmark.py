@@ -279,6 +279,9 @@ def test_no_number_may_be_infinite_and_few_positions_differ_only_where_there_are
         assert setting.distance(found, exact) == pytest.approx(whole, rel=0.2)
         assert setting.distance(found, exact, 0.8) == nearest
     assert setting.judged({"whole": torch.nan, "steps": torch.inf, "static": 0.1}, 0.2)["failed"] == ["whole", "steps"]
+    assert setting.judged({}, 0.2)["failed"] == ["nothing was compared"]
+    zeros = torch.zeros_like(exact)
+    assert setting.judged({"zeros": setting.distance(zeros, zeros)}, 0.2)["failed"] == ["zeros"]
     experts = {name for name in parity.FAMILIES if parity.has_experts(tiny.graph(name))}
     assert experts == {"deepseek_v2:deepseek_v2_lite", "deepseek_v3:deepseek_v3", "mixtral:mixtral_8x7b"}
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -69,3 +70,17 @@ def test_counts_of_a_class(trust: ModuleType) -> None:
     assert 0 <= apart < 1e-5
     known = json.loads(trust.PUBLISHED.read_text(encoding="utf-8"))
     assert set(trust.class_counts(known["gpt2"]["config"])) == {124_439_808}
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_nan_is_found_and_so_are_no_types(trust: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trust, "imported", lambda *_: torch.nn.Linear(1, 1))
+    monkeypatch.setitem(trust.CLASSES, "gpt2", lambda _: None)
+    monkeypatch.setattr(trust, "losses", lambda *_: [(1.0, 1.0), (math.nan, 1.0), (1.0, 1.0)])
+    row = trust.trained("gpt2", 3)
+    assert (row["largest_difference"], row["at_step"]) == (math.inf, 2)
+    monkeypatch.setattr(sys, "argv", ["trust.py", "--only", "types"])
+    for types, equal in ((0, 0), (2, 1)):
+        found = {"types": types, "counts_equal": types, "logits_equal": equal}
+        monkeypatch.setattr(trust, "types", lambda _, found=found: found)
+        assert trust.main() == 1

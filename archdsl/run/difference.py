@@ -36,6 +36,10 @@ class Difference(BaseModel):
     nan: int = 0
     """How many numbers are NaN on both sides: these are not compared."""
 
+    def within(self, tolerance: float) -> bool:
+        """Return whether numbers other than zero were compared, none of them NaN, and none differs by more."""
+        return self.relative <= tolerance and not self.nan and self.largest > 0
+
 
 def demand_tolerance(tolerance: float | None) -> None:
     """Raise ArchError E0509 for a tolerance that nothing, or everything, would meet: NaN, infinity, less than 0."""

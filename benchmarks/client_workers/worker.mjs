@@ -25,12 +25,16 @@ const flat = (x) => x.data.flat(Infinity).map(Number);
 
 function largest(outputs) {
   let most = 0;
+  let compared = 0;
   for (const [name, wanted] of Object.entries(spec.outputs)) {
     if (!outputs[name]) continue;
     const found = outputs[name].data;
     if (found.length !== size(wanted.dims)) throw new Error(`${name} has ${outputs[name].dims}`);
     flat(wanted).forEach((y, i) => (most = Math.max(most, Math.abs(Number(found[i]) - y))));
+    compared += found.length;
   }
+  if (!compared) throw new Error(`no output is called ${Object.keys(spec.outputs)}`);
+  if (!Number.isFinite(most)) throw new Error(`an output is not finite`);  // JSON has no NaN
   return most;
 }
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -104,10 +105,16 @@ def arrays(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def largest(found: Mapping[str, Any], case: Mapping[str, Any]) -> float:
-    """The largest difference from what PyTorch gives."""
-    return max(
-        float(np.abs(np.asarray(found[name], np.float32) - x).max()) for name, x in arrays(case["outputs"]).items()
-    )
+    """The largest difference from what PyTorch gives; infinity where a number is NaN, whose difference `max` may lose.
+    Raises ValueError where a shape is another."""
+    worst = 0.0
+    for name, x in arrays(case["outputs"]).items():
+        own = np.asarray(found[name], np.float32)
+        if own.shape != x.shape:
+            raise ValueError(f"{name} has {own.shape}, not {x.shape}")
+        apart = float(np.abs(own - x).max())
+        worst = max(worst, math.inf if math.isnan(apart) else apart)
+    return worst
 
 
 def generate(load: Callable[[Path], Graph], folder: Path, case: Mapping[str, Any]) -> list[int]:
@@ -178,6 +185,8 @@ def optimum_runs(folder: Path, case: Mapping[str, Any]) -> float:
     model = getattr(classes, f"ORTModelFor{task}").from_pretrained(folder)
     found = model(**{n: torch.from_numpy(x) for n, x in arrays(case["inputs"]).items()})
     names = [name for name in case["outputs"] if name in found]
+    if not names:
+        raise ValueError(f"no output is called {' or '.join(case['outputs'])}")
     return largest({n: found[n] for n in names}, {"outputs": {n: case["outputs"][n] for n in names}})
 
 

@@ -146,9 +146,9 @@ def distance(found: Tensor, exact: Tensor, share: float = 1.0) -> float:
 
 
 def judged(distances: dict[str, float], limit: float) -> Figures:
-    """Distances, and which of them are above a limit or no numbers."""
+    """Distances, and which of them are above a limit or no numbers; without any, that nothing was compared."""
     return {
-        "failed": [name for name, d in distances.items() if not d < limit],
+        "failed": [name for name, d in distances.items() if not d < limit] if distances else ["nothing was compared"],
         "limit": limit,
         "distances": {name: d if math.isfinite(d) else "not finite" for name, d in distances.items()},
     }
