@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from near import distance
 from numpy.typing import NDArray
 from onnx_tools import check, session
 
@@ -101,7 +102,7 @@ def differences(
     made = decoder(model, module, **options)
     inputs = {n: t.numpy() for n, t in tensors.items()}
     runs = {"steps": (inputs, np.ones((2, time), np.int64), made.run(inputs, chunks))}
-    found = {"steps": float(np.abs(runs["steps"][2] - whole).max()) / scale}
+    found = {"steps": distance(runs["steps"][2], whole, scale)}
     if made.padded:  # the second row is two tokens shorter
         alone = made.alone(inputs, 1, time - 2)
         short = first_output(module, {n: torch.from_numpy(x) for n, x in alone.items()})
@@ -109,7 +110,7 @@ def differences(
             given, mask = made.moved(inputs, 1, real)
             result = made.run(given, chunks, mask)
             second = np.take(result[1], real, made.axis - 1)
-            found[side] = float(max(np.abs(result[0] - whole[0]).max(), np.abs(second - short[0]).max())) / scale
+            found[side] = max(distance(result[0], whole[0], scale), distance(second, short[0], scale))
             runs[side] = given, mask, result
     if last:
         of_last = decoder(model, module, last=True, **options)
@@ -124,7 +125,7 @@ def _difference_at_the_last(result: Array, every: Array, mask: Array, chunks: Se
     ends = np.cumsum(chunks)
     positions = [[max(i for i in range(end) if mask[row, i]) for end in ends] for row in range(len(every))]
     wanted = np.stack([every[row, at] for row, at in enumerate(positions)])
-    return float(np.abs(result - wanted).max() / max(1.0, np.abs(every).max()))
+    return distance(result, wanted, max(1.0, float(np.abs(every).max())))
 
 
 def torch_differences(model: Model, chunks: Sequence[int] = (4, 1, 1, 2)) -> dict[str, float]:
@@ -145,8 +146,7 @@ def torch_differences(model: Model, chunks: Sequence[int] = (4, 1, 1, 2)) -> dic
     made = TorchDecoder(steps, stepping)
 
     def apart(found: torch.Tensor, expected: Array) -> float:
-        assert found.shape == expected.shape, f"{tuple(found.shape)} instead of {expected.shape}"
-        return float(np.abs(found.numpy() - expected).max()) / scale
+        return distance(found, expected, scale)
 
     found = {
         "steps": apart(made.run(inputs, chunks), whole),

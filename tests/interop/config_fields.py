@@ -33,6 +33,7 @@ from typing import Any
 import torch
 import transformers
 from interop.cases import CASES, Tiny
+from near import distance
 
 from archdsl.diagnostics import ArchError
 from archdsl.frontend.load import load
@@ -182,7 +183,7 @@ class Subject:
             return math.inf
         if all(torch.equal(outputs[n], t) for n, t in self.outputs.items()):
             return 0.0
-        return max(float((outputs[n] - t).abs().max() / t.abs().max()) for n, t in self.outputs.items())
+        return max(distance(outputs[n], t) for n, t in self.outputs.items())
 
     def _made(self, config: Mapping[str, Any]) -> Any:
         torch.manual_seed(0)

@@ -27,11 +27,6 @@ def objective(outputs: tuple[Tensor, ...]) -> Tensor:
     return torch.stack([(o * torch.randn(o.shape, generator=generator)).mean() for o in outputs]).sum()
 
 
-def distance(ours: Tensor, theirs: Tensor) -> float:
-    with torch.no_grad():
-        return float((ours - theirs).abs().max() / theirs.abs().max())
-
-
 def close_in_bfloat16(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
     """Results near those of float32, and gradients that are finite."""
     with torch.no_grad():

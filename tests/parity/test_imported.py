@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from interop.cases import CASES
+from near import distance
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from zoo import sizes
@@ -22,7 +23,6 @@ from archdsl.ir.graph import Model
 from parity.checks import (
     close_in_bfloat16,
     compiles_as_one_graph,
-    distance,
     exports_with_free_axes,
     objective,
     results,
@@ -81,7 +81,7 @@ def test_results_and_gradients_are_those_of_the_reference(name: str, tmp_path: P
             size = float(wanted[path].abs().max())
             assert size > 1e-6 * largest or path.endswith("k.bias"), f"{path} does not move the result"
             gradient = torch.zeros_like(own) if own.grad is None else own.grad
-            error = float((gradient - wanted[path]).abs().max()) / (size + 1e-3 * largest)
+            error = distance(gradient, wanted[path], size + 1e-3 * largest)
             assert error < 10 * tolerance, path
     if name in NARROW:
         close_in_bfloat16(module, arguments)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from near import distance
 from torch import Tensor, nn
 from zoo import tiny
 
@@ -20,7 +21,6 @@ from parity.checks import (
     TOLERANCE,
     close_in_bfloat16,
     compiles_as_one_graph,
-    distance,
     exports_with_free_axes,
     objective,
     results,
@@ -111,7 +111,7 @@ def gradient_errors(case: Case, theirs: dict[str, Tensor], module: nn.Module) ->
         wanted = torch.zeros_like(gradient) if theirs_.grad is None else theirs_.grad
         size = float(wanted.abs().max())
         assert size > 1e-6 * largest or any(re.search(s, name) for s in SILENT), f"{name} does not move the result"
-        errors[name] = float((gradient - wanted).abs().max()) / (size + 1e-3 * largest)
+        errors[name] = distance(gradient, wanted, size + 1e-3 * largest)
     return errors
 
 

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from near import distance
 from torch import Tensor, nn
 from zoo import tiny as zoo
 
@@ -54,9 +55,8 @@ def gradients(made: nn.Module) -> dict[str, Tensor]:
 
 def close(found: Tensor, wanted: Tensor, tolerance: float = TOLERANCE) -> None:
     """Equal within `tolerance` of the largest number wanted."""
-    assert found.shape == wanted.shape
-    scale = max(float(wanted.detach().abs().max()), 1e-6)
-    assert float((found - wanted).detach().abs().max()) <= tolerance * scale
+    assert wanted.any(), "zeros were compared"
+    assert distance(found, wanted) <= tolerance
 
 
 def same_gradients(found: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float = TOLERANCE) -> None:
@@ -65,4 +65,4 @@ def same_gradients(found: dict[str, Tensor], wanted: dict[str, Tensor], toleranc
     scale = max(float(g.abs().max()) for g in wanted.values())
     assert scale > 0
     for name, gradient in found.items():
-        assert float((gradient - wanted[name]).abs().max()) <= tolerance * scale, name
+        assert distance(gradient, wanted[name], scale) <= tolerance, name

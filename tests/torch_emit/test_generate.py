@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from decode_tools import differences, inputs_for, torch_differences, widen
+from near import distance
 from parity.test_onnx import CASES
 from parity.test_onnx import NOT_STEPPED as TWINS_NOT_STEPPED
 from torch import Tensor, nn
@@ -93,8 +94,7 @@ def continued(module: nn.Module, tokens: Tensor, count: int) -> Tensor:
 
 
 def close(found: Tensor, expected: Tensor) -> None:
-    scale = max(1.0, float(expected.abs().max()))
-    assert float((found - expected).abs().max()) / scale < TOLERANCE
+    assert distance(found, expected, least=1.0) < TOLERANCE
 
 
 @pytest.mark.slow
@@ -412,7 +412,7 @@ def test_prepacked_weights_give_the_same(name: str) -> None:
         for size in (5, 1):
             with torch.no_grad():
                 expected, found = (m(tokens[:, :size], cache=state_of(module, 8)).float() for m in (module, packed))
-            assert float((found - expected).abs().max() / expected.abs().max()) < tolerance
+            assert distance(found, expected) < tolerance
         assert not any(type(m) is nn.Linear for m in packed.modules())
         assert any(type(m) is nn.Linear for m in module.modules())
         assert {p.data_ptr() for p in packed.parameters()} == {p.data_ptr() for p in module.parameters()}
