@@ -20,10 +20,12 @@ from safetensors.torch import load_file as load_torch
 from zoo import tiny
 from zoo.sizes import sample
 
+import archdsl
 from archdsl.api import load, to_torch, torch_source
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import CallNode, Graph, Model, OpNode, subgraphs
 from archdsl.run.load import load_source
+from archdsl.run.smoke import run
 from archdsl.weights.branches import branch_ends, query_key_maps
 from archdsl.weights.random_numbers import CHUNK, Stream, natural_logarithm, normal_quantile
 from archdsl.weights.safetensors import arrays, draw
@@ -411,6 +413,81 @@ def test_lists_that_are_no_first_value(weight: str, code: str) -> None:
     with pytest.raises(ArchError) as problem:
         load(text=f"model m(n = 3)(x: [batch, time, 2]) -> [batch, time, 2] {{ {weight}  return x * w }}")
     assert [d.code for d in problem.value.diagnostics] == [code]
+
+
+@pytest.mark.parametrize("size", ["n", "time"])
+@pytest.mark.parametrize(
+    ("kind", "value", "said"),
+    [
+        ("int", "indices({}) * 0.5", "holds real numbers"),
+        ("int", "0.5", "is 1/2"),
+        ("int", "n / 2", "is 3/2"),
+        ("int", "constant(0.5)", "is 1/2"),
+        ("int", "normal(1)", "drawn at random"),
+        ("int", "uniform(3)", "drawn at random"),
+        ("bool", "normal(1)", "drawn at random"),
+        ("bool", "indices({}) * 0.5", "holds real numbers"),
+        ("bool", "0.5", "is 1/2"),
+        *((kind, value, "") for kind in ("int", "bool") for value in ("zeros", "ones", "1", "n", "constant(n)")),
+        *((kind, value, "") for kind in ("int", "bool") for value in ("indices({}) // 2", "indices({}) > 1")),
+    ],
+)
+def test_a_buffer_of_whole_numbers_holds_what_its_first_value_says(kind: str, value: str, said: str, size: str) -> None:
+    text = f"model m(n = 3)(x: [batch, time, n]) {{ buffer w: {kind}[{size}] = {value.format(size)}  return w }}"
+    if said:
+        with pytest.raises(ArchError, match=said) as problem:
+            load(text=text)
+        assert [d.code for d in problem.value.diagnostics] == ["E0203"]
+        return
+    numbers = {"zeros": [0] * 3, "indices({}) // 2": [0, 0, 1], "indices({}) > 1": [0, 0, 1]}
+    wanted = torch.tensor(numbers.get(value, [3 if value in ("n", "constant(n)") else 1] * 3))
+    wanted = wanted.bool() if kind == "bool" else wanted
+    found = load_source(torch_source(text=text))()(torch.zeros(2, 3, 3))
+    assert (found.dtype, found.tolist()) == (wanted.dtype, wanted.tolist())
+
+
+SIZED = """
+block layer(x: [batch, time, width]) -> [batch, time, width] {
+  buffer a: [time] = 2
+  buffer b: [time] = 0.5
+  buffer c: [time, width] = indices(width) * 0.1
+  buffer d: [time] = indices(time)
+  buffer e: int[time] = indices(time) // 2
+  buffer f: bool[time] = indices(time) % 3 < 2
+  buffer g: int[time] = 3
+  buffer h: [width, batch] = ones
+  scaled = where(unsqueeze(f, -1), x * unsqueeze(a, -1) + c, x * unsqueeze(b, -1))
+  y = scaled -> linear(width)
+  z = y * unsqueeze(d * 0.1, -1) + unsqueeze((e + g) -> cast(float), -1) * 0.1
+  w = (z + unsqueeze(transpose(h, 0, 1), 1)) -> linear(width)
+  return x + w
+}
+model m {
+  vocab:   50
+  context: 16
+  width:   8
+  blocks:  2 * layer
+  norm:    layernorm
+  head:    lm
+}
+"""
+"""Buffers of every kind, of sizes that only the running model knows, before layers that take one type alone."""
+
+
+def test_buffers_of_run_time_sizes_are_of_the_models_type() -> None:
+    """Run, compiled, generated from, step by step, and beside onnxruntime."""
+    model = load(text=SIZED)
+    for dtype in ("float16", "bfloat16"):
+        report = run(model, weights=None, seed=0, batch=2, time=9, device="cpu", dtype=dtype)
+        assert {x.dtype for x in report.outputs.values()} == {dtype}
+        assert report.without_gradient == []
+    assert len(archdsl.generate(model, [1, 2, 3], max_new_tokens=3, dtype="bfloat16").tokens[0]) == 3
+    verified = archdsl.verify(model, seq=9)
+    assert verified.agrees, verified
+    assert (verified.no_decode, verified.no_torch_decode) == (None, None)
+    assert archdsl.verify(model, seq=9, dtype="float16", decode=False).agrees
+    module, given = load_source(torch_source(model))().bfloat16(), torch.arange(18).view(2, 9)
+    torch.testing.assert_close(torch.compile(module, backend="eager", fullgraph=True)(given), module(given))
 
 
 def test_a_list_is_as_long_as_its_weight_for_every_config() -> None:

@@ -17,7 +17,7 @@ from archdsl.frontend.schemes import FIXED
 from archdsl.frontend.scopes import MISSING, POISON, Absent, BodyState, ReportedError, Scope, is_tensor
 from archdsl.frontend.signatures import demand_written
 from archdsl.ir import dims
-from archdsl.ir.dims import Num, Shape, Var, shape_text
+from archdsl.ir.dims import Num, Poly, Shape, Var, is_size_like, shape_text
 from archdsl.ir.graph import (
     BOOLEANS,
     INTEGERS,
@@ -239,6 +239,8 @@ class Statements(Loops):
         frame.asserts = scope.frame.asserts
         span = s.value.span
         value = self.ev(s.value, Scope(scope.module, frame, BodyState(weight_shape=shape), scope), "scheme")
+        if stored != "float":
+            self._demand_exact(s, value, stored, frame)
         if isinstance(value, Scheme):
             return Init(value.name, value.numbers)
         if isinstance(value, ListValue):
@@ -270,6 +272,24 @@ class Statements(Loops):
             for n in numbers_of((*node.inputs, *node.options.values())):
                 self._known_before(n, span)
         return Init("expression", {}, Graph((), tuple(frame.nodes), (value,)))
+
+    def _demand_exact(self, s: ast.Param, value: Any, stored: str, frame: BlockBuilder) -> None:
+        """Refuse (E0203) a first value that whole numbers or booleans cannot hold as it is: draws and fractions."""
+        whole, span = f"`{s.name}` holds {'booleans' if stored == 'bool' else 'whole numbers'}", s.value.span
+        if isinstance(value, Scheme) and value.name not in FIXED:
+            raise error("E0203", f"{whole}, and its first value is drawn at random", span)
+        number = value.numbers.get("value") if isinstance(value, Scheme) else value
+        if isinstance(number, Num):
+            exact = is_size_like(number.value) if isinstance(number.value, Poly) else frame.is_whole(number, whole)
+            if not exact:
+                raise error("E0203", f"{whole}, and its first value is {number}", span)
+        if isinstance(value, Value) and value.is_float:
+            help_ = (
+                "compare it: `… > 0`"
+                if stored == "bool"
+                else "divide by `//`, or hold real numbers and round where it is read"
+            )
+            raise error("E0203", f"{whole}, and its first value holds real numbers", span, help=help_)
 
     def _known_before(self, n: Num, span: Span) -> None:
         """A weight of fixed sizes is made with the module, before any input is there."""

@@ -24,7 +24,6 @@ from archdsl.backends.torch.tree import (
     PyNode,
     Read,
     Variable,
-    constant,
     counted,
     is_real,
     lift,
@@ -281,16 +280,15 @@ def _raw(weight: Weight) -> InitCall:
     return InitCall(drawn(law, MODULE))
 
 
-def computed(weight: Weight, device: Tree) -> Tree:
-    """A constant whose size only the running model knows: `torch.zeros(x.size(1), device=x.device)`."""
+def computed(weight: Weight, dtype: Tree, device: Tree) -> Tree:
+    """A constant whose size only the running model knows: `torch.zeros(x.size(1), dtype=x.dtype, device=x.device)`."""
     law = resolve(weight)
-    typed = {} if weight.dtype == "float" else {"dtype": py(f"torch.{weight.dtype}")}
-    more = {**typed, "device": device}
+    more = {"dtype": dtype, "device": device}
     if isinstance(law, Expression):
         tree, result = _expression(law.graph, device), law.graph.outputs[0]
         assert result is not None
-        if weight.dtype == "float" and not result.is_float:
-            tree = py("{tree}.float()", tree=tree)
+        if weight.dtype != ("bool" if result.is_bool else "float32" if result.is_float else "int64"):  # as they come
+            tree = py("{tree}.to({dtype})", tree=tree, dtype=dtype)
         if not same_shape(result.shape, weight.shape):
             tree = py("{tree}.expand({*sizes}).clone()", tree=tree, sizes=weight.shape)
         return tree
@@ -298,12 +296,7 @@ def computed(weight: Weight, device: Tree) -> Tree:
     if _is(law.value, 0) or _is(law.value, 1):
         function = "zeros" if _is(law.value, 0) else "ones"
         return py(f"torch.{function}({{*sizes}}, {{**more}})", sizes=_sizes(weight), more=more)
-    value: Num | Tree = law.value
-    if not typed and isinstance(law.value.value, int):
-        # torch.full makes integers of an integer
-        whole = constant(f"{law.value.value}.0")
-        value = py("float({value})", value=value) if free_names(law.value.expr) else whole
-    return py("torch.full({shape}, {value}, {**more})", shape=weight.shape, value=value, more=more)
+    return py("torch.full({shape}, {value}, {**more})", shape=weight.shape, value=law.value, more=more)
 
 
 def _sizes(weight: Weight) -> Sequence[Any]:

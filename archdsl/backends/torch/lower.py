@@ -672,7 +672,9 @@ class Lowering:
             self.aliases[node.output] = self.modules.raw(node)
             return
         # A constant whose size only the running model knows is made where it is used.
-        tree = init.computed(node.weight, py("{x}.device", x=self.any_tensor()))
+        own = node.weight.dtype
+        dtype = self.own_type() if own == "float" else py(f"torch.{own}")
+        tree = init.computed(node.weight, dtype, py("{x}.device", x=self.any_tensor()))
         self.put(Bind((node.output,), self.spelled_here(tree), nested=False))
 
     def spelled_here(self, x: X) -> X:
