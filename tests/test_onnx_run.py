@@ -756,6 +756,26 @@ def test_verify_says_yes_or_no(command: Callable[[str], Done]) -> None:
     assert "rounding" in out
 
 
+BY_HEADS = """\
+block layer(heads = 2)(x: [batch, time, width]) -> [batch, time, width] {
+  q = x -> linear(width) as q -> split_heads(heads) -> flatten(0, 1)
+  k = x -> linear(width) as k -> split_heads(heads) -> flatten(0, 1)
+  v = x -> linear(width) as v -> split_heads(heads) -> flatten(0, 1)
+  y = sdpa(q, k, v, mask: causal) -> unflatten(0, batch, heads) -> merge_heads -> linear(width) as out
+  return x + y
+}
+model by_heads { vocab: 50  context: 32  width: 8  blocks: 2 * layer  norm: layernorm  head: lm }
+"""
+
+
+def test_caches_of_batch_times_heads_are_decoded() -> None:
+    """[batch * heads, time, features], written by hand: the first cache is as large as the plan says."""
+    report = verify(load(text=BY_HEADS), **options(batch=3, time=9))
+    assert report.agrees, report
+    assert report.decode.keys() == {"prefill", "steps"}
+    assert "its first axis is not that of the batch" in str(report.no_torch_decode)
+
+
 def test_a_model_beyond_its_context_is_told_so(command: Callable[[str], Done]) -> None:
     status, _, err = command("verify tiny.arch --seq 40")
     assert status == 2

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from archdsl.backends.onnx.step import entries
+from archdsl.ir.dims import Poly, evaluate
 from archdsl.passes.decode import DecodePlan
 from archdsl.run.binding import NUMPY, BoundSession
 from archdsl.run.sequences import Sequences
@@ -71,7 +73,9 @@ class Decoder(Sequences):
     def _start(self, inputs: Arrays) -> dict[str, Any]:
         """Return the empty caches that the first step is given, by the name of its input."""
         shapes = ((v.shape, inputs[name].shape) for name, v in self.model.inputs)
-        known = {str(d.value): n for dims, sizes in shapes for d, n in zip(dims, sizes, strict=True)}
+        sizes = {str(d.value): n for dims, found in shapes for d, n in zip(dims, found, strict=True)}
+        kept = [d.value for entry in self.plan.entries() for _, shape, _ in entries(entry) for d in shape]
+        known = {str(d): int(evaluate(d, sizes)) for d in kept if isinstance(d, Poly)}  # `2 * batch`, too
         known |= {"batch_size": len(next(iter(inputs.values()))), "past_sequence_length": 0}
         return {
             name: self.step.tensor(name, np.zeros([known.get(d, d) for d in i.shape], NUMPY[i.type]))
