@@ -144,6 +144,18 @@ def _templates(files: Mapping[str, Path], settings: Mapping[str, Any]) -> dict[s
     return {name: text for name, text in found.items() if isinstance(text, str) and re.fullmatch(r"\w[\w-]*", name)}
 
 
+def _renumbered(vocab: Mapping[str, int], added: Mapping[int, Any]) -> tuple[int, int] | None:
+    """Return the first id of an added token that the package tokenizers reads as another, and that: it numbers those
+    that the vocabulary lacks one after another, whatever the file says. None where there is none."""
+    last = -1
+    for i, token in added.items():
+        own = vocab.get(token["content"], max(last + 1, len(vocab)))
+        if own != i:
+            return i, own
+        last = max(last, own)
+    return None
+
+
 def _add_tokenizer(writer: Any, path: Path, vocab: int) -> str:
     """Add a byte-pair tokenizer that splits texts in a way that GGUF has a name for, and tokens without a text up to
     the vocabulary of the model; why not, of others."""
@@ -157,6 +169,10 @@ def _add_tokenizer(writer: Any, path: Path, vocab: int) -> str:
         texts = {i: text for text, i in model["vocab"].items()} | {i: t["content"] for i, t in added.items()}
         if max(texts, default=0) >= vocab:
             return f"`{path}` has a token {max(texts):,}, and the model's vocabulary is {vocab:,}"
+        if (other := _renumbered(model["vocab"], added)) is not None:
+            return (
+                f"`{path}` says that `{texts[other[0]]}` is token {other[0]:,}, and tokenizers reads it as {other[1]:,}"
+            )
         kinds = [CONTROL if added.get(i, {}).get("special") else NORMAL if i in texts else UNUSED for i in range(vocab)]
         merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:

@@ -793,6 +793,49 @@ def test_a_chat_goes_through_gguf(place: str, folders: Any, tmp_path: Path) -> N
     assert (theirs.bos_token, theirs.eos_token, theirs.pad_token) == ("<|im_start|>", "<|im_end|>", "<|pad|>")
 
 
+@pytest.mark.parametrize(
+    ("vocab", "added", "said"),
+    [
+        ({"a": 0, "b": 1, "ab": 5, "c": 3}, {}, ""),  # holes at 2 and 4
+        ({"a": 0, "b": 1, "ab": 2, "<s>": 5}, {"<s>": 5}, ""),
+        ({"a": 0, "b": 1, "ab": 2}, {"<s>": 3, "<e>": 4}, ""),
+        ({"a": 0, "b": 1, "ab": 2}, {"<s>": 3, "<e>": 7}, "says that `<e>` is token 7, and tokenizers reads it as 4"),
+        ({"a": 0, "b": 1, "ab": 4}, {"<s>": 2}, "says that `<s>` is token 2, and tokenizers reads it as 3"),
+        ({"a": 0, "b": 1, "ab": 2, "<s>": 3}, {"<s>": 6}, "says that `<s>` is token 6, and tokenizers reads it as 3"),
+    ],
+)
+def test_ids_of_a_gguf_file_are_those_that_tokenizers_gives(
+    vocab: dict[str, int], added: dict[str, int], said: str, folders: Any, tmp_path: Path
+) -> None:
+    """A hole in them is a token that is never used; where the package reads others than a file says, no tokenizer is
+    written."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    made = Tokenizer(BPE(vocab, [("a", "b")]))
+    made.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    text = json.loads(made.to_str())
+    text["added_tokens"] = [{"id": i, "content": token, "special": True, **flags} for token, i in added.items()]
+    import_folder(folders("llama"), tmp_path / "m.arch")
+    file = tmp_path / "m.hf" / "tokenizer.json"
+    file.write_text(json.dumps(text))
+    remarks: list[str] = []
+    write_gguf(load(tmp_path / "m.arch"), tmp_path / "m.safetensors", tmp_path / "m.gguf", remark=remarks.append)
+    fields = GgufFile(tmp_path / "m.gguf").fields
+    if said:
+        assert said in remarks[0]
+        assert "tokenizer.ggml.tokens" not in fields
+        return
+    read, tokens = Tokenizer.from_file(str(file)), fields["tokenizer.ggml.tokens"]
+    assert remarks == []
+    ids = read.get_vocab().values()
+    assert {i: tokens[i] for i in ids} == {i: read.id_to_token(i) for i in ids}
+    kinds = fields["tokenizer.ggml.token_type"]
+    assert [i for i, kind in enumerate(kinds) if kind != 5] == sorted(ids)  # 5 is unused
+
+
 def test_a_tokenizer_that_gguf_has_no_name_for_is_said(folders: Any, tmp_path: Path, run: Run) -> None:
     import_folder(folders("llama"), tmp_path / "m.arch")
     (tmp_path / "m.hf" / "tokenizer.json").write_text('{"model": {"type": "WordLevel"}}')
