@@ -1,5 +1,5 @@
-"""Goldens: texts that are kept in the repository and must come out again, byte by byte. The IR of every model is
-verified after each pass."""
+"""Goldens: texts that are kept in the repository and must come out again, byte by byte. Which cases are
+run, and where the IR of every model is verified after each pass."""
 
 import difflib
 import gc
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from cli_tools import Done, Run
-from sampled import KEPT
+from sampled import KEPT, LEFT_OUT
 from zoo import sizes
 
 from archdsl.ir import verify
@@ -30,13 +30,14 @@ SHOWN = 60
 EACH = 25
 """Tests between two garbage collections after which what is left is looked through no more."""
 FINISHED = itertools.count()
-ESTIMATES = {
-    *("test_fit.py", "test_list.py", "test_needs.py", "test_picture.py", "test_placement.py", "test_plots.py"),
-    *("test_reference.py", "test_roofline.py", "test_sharding.py", "test_side_by_side.py", "test_sweep.py"),
+VERIFIED = {
+    *("test_cli.py", "test_config.py", "test_contract.py", "test_cut.py", "test_differential.py", "test_expand.py"),
+    *("test_generate.py", "test_goldens.py", "test_init.py", "test_lift_structure.py", "test_loops.py"),
+    *("test_mistakes.py", "test_models.py", "test_parity.py", "test_random_causality.py", "test_steps.py"),
+    *("test_truth.py", "test_verify.py"),
 }
-"""Files that load models of the zoo a hundred times for their figures: others verify them."""
+"""Files that make every kind of IR. Others make the same for what they ask of it."""
 
-verify.enabled = True
 # Tiny tensors gain nothing from threads, and what runs side by side loses by them: PyTorch here and in other processes.
 os.environ["OMP_NUM_THREADS"] = "1"
 # A suite that is started in the background inherits SIGINT ignored, and so would the commands that tests interrupt.
@@ -83,23 +84,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         sys.modules.update(dict.fromkeys(BACK_ENDS))  # importing one is an error
         items[:] = [item for item in items if item.get_closest_marker("slow") is None]
     if not sizes.every and not any("::" in argument for argument in config.args):  # what is named is run
-        left_out = {item for test, found in sampled(items).items() for case, item in found if case not in KEPT[test]}
+        left_out = set(beside_the_sample(items))
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]
 
 
-def sampled(items: Iterable[pytest.Item]) -> dict[str, list[tuple[str, pytest.Item]]]:
-    """Tests of which a sample is run, and their cases. Each case of the sample is one of the test."""
-    found: dict[str, list[tuple[str, pytest.Item]]] = {}
+def beside_the_sample(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield the cases that are not of the sample. What the sample names is there."""
+    found: dict[str, dict[str, pytest.Item]] = {}
     for item in items:
         assert isinstance(item, pytest.Function)
         test = f"{item.path.relative_to(TESTS).as_posix()}::{item.originalname}"
-        if test in KEPT:
-            found.setdefault(test, []).append((item.callspec.id if hasattr(item, "callspec") else "", item))
-    unknown = [(t, n) for t, cases in found.items() for n in KEPT[t] if n not in {case for case, _ in cases}]
-    if unknown:
-        raise pytest.UsageError(f"tests/sampled.py has cases that are none: {unknown}")
-    return found
+        found.setdefault(test, {})[item.callspec.id if hasattr(item, "callspec") else ""] = item
+    for test in found.keys() & (KEPT.keys() | LEFT_OUT.keys()):
+        kept, left_out = KEPT.get(test, tuple(found[test])), LEFT_OUT.get(test, ())
+        if unknown := {*kept, *left_out} - found[test].keys():
+            raise pytest.UsageError(f"tests/sampled.py: {test} has no case {sorted(unknown)}")
+        yield from (item for case, item in found[test].items() if case not in kept or case in left_out)
 
 
 def pytest_collection_finish() -> None:
@@ -116,9 +117,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(autouse=True, scope="module")
 def _verified(request: pytest.FixtureRequest) -> Iterator[None]:
-    verify.enabled = request.path.name not in ESTIMATES
+    verify.enabled = sizes.every or request.path.name in VERIFIED
     yield
-    verify.enabled = True
+    verify.enabled = False
 
 
 @pytest.fixture
