@@ -402,6 +402,84 @@ def test_what_must_be_decided_of_sizes() -> None:
     assert min(decided[True], decided[False]) > EXAMPLES / 80
 
 
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("abs(side - heads)", True),
+        ("exp(side - heads)", True),
+        ("sqrt(side) * heads", True),
+        ("maximum(side - heads, 0)", True),
+        ("maximum(0, side - heads)", True),
+        ("minimum(side, heads)", True),
+        ("(side + 1) // heads + side / heads", True),
+        ("side * heads + 2 // heads", True),
+        ("minimum(side, heads - side)", False),
+        ("maximum(heads - side, side - 9 * heads)", False),
+        ("side - heads", False),
+        ("(side - 3) // 2", False),
+        ("cos(side)", False),
+        ("floor((side - heads) / 4)", False),
+    ],
+)
+def test_what_is_not_below_zero(text: str, holds: bool) -> None:
+    """It is known of all sizes, and does not hold of some where it is not known."""
+    value = built(_read_text(text), {n: dims.symbol(n) for n in NAMES}).value
+    assert dims.at_least_zero(value) == holds
+    found = [defined(_read_text(text), names) for draw, _ in draws(40) for names in sizes(draw)]
+    assert all(n >= 0 for n in found if n is not None) == holds
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("side // 2 // 3", "side // 6"),
+        ("(side // 2 + 1) // 3", "(side + 2) // 6"),
+        ("(side // 4 - 5) // 2", "(side - 20) // 8"),
+        ("floor(ceil(side / 2) / 2)", "floor((side + 1) / 4)"),
+        ("(6 * side + 5) // 4", "side + (2 * side + 4) // 4"),
+        ("(2 * side + 3) // 2", "side + 1"),
+        ("(side + 7 * heads) // 7", "side // 7 + heads"),
+        ("ceil(side / 4) * 4 / 4", "(side + 3) // 4"),
+        ("sqrt(side ** 2 / side ** 2) * side", "side"),
+        ("(side + heads) ** 2", "side * side + 2 * side * heads + heads ** 2"),
+        ("side * (1 / heads + 1)", "side / heads + side"),
+        ("side % heads + heads * (side // heads)", "side"),
+        ("8 ** (1 / 3) * side", "2 * side"),
+        ("(width * 9) ** 0.5 + side * 0", "(9 * width) ** 0.5"),
+    ],
+)
+def test_equal_values_that_are_known_to_be_equal(a: str, b: str) -> None:
+    leaves = {n: dims.symbol(n) for n in NAMES}
+    values = [built(_read_text(text), leaves).value for text in (a, b)]
+    assert values[0] == values[1], [str(v) for v in values]
+    for draw, _ in draws(10):
+        for names in sizes(draw):
+            assert agree(_read_text(a), names, lambda names=names: worth(_read_text(b), names), a)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("sqrt(768 * 768)", 768),
+        ("256 ** 0.5", 16),
+        ("27 ** (1 / 3)", 3),
+        ("(4 / 9) ** 2", Fraction(16, 81)),
+        ("2 ** -3", Fraction(1, 8)),
+        ("0.1 + 0.2", Fraction(3, 10)),
+        ("7.5 // 2", 3),
+        ("-7 // 2", -4),
+        ("-7 % 3", 2),
+        ("sqrt(2) ** 0", 1),
+        ("abs(-3 / 2)", Fraction(3, 2)),
+        ("ceil(-0.5)", 0),
+    ],
+)
+def test_numbers_are_exact(text: str, value: Number) -> None:
+    """Of its type as well: what is whole is an integer."""
+    found = dims.expr_value(_read_text(text))
+    assert (type(found), found) == (type(value), value)
+
+
 @pytest.mark.parametrize("k", [1, 2, 3, 7, 16])
 def test_parts_of_an_axis(k: int) -> None:
     """Of a size the axis that it is a part of, exactly or rounded up, and how many positions make one."""

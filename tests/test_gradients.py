@@ -82,6 +82,35 @@ def test_a_gradient_is_wanted_where_autograd_has_one(part: int) -> None:
     assert min(found.values()) > 10
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        # Of states that change places a gradient is wanted of either, in one step or the other.
+        (
+            """model m(x: [batch, time, 4]) {
+              param v: [4] = normal(0.5)
+              y = scan h: [batch, 4] = x[:, 0] * v, g: [batch, 4] = 0 for r in x { t = h h = g g = t + r emit h }
+              return y, h, g
+            }""",
+            [True, True, True],
+        ),
+        # Experts have weights, and what chooses them may have none.
+        (
+            """block e(x: [..., width]) -> [..., width] { return x -> linear(width) }
+            block plain(x: [..., width]) -> [..., width] { return x * 2 }
+            model m(x: [2, 6, 8], w: [2, 6, 2], c: int[2, 6, 2]) {
+              return experts(e, 3)(x, w, c), experts(plain, 3)(x, w, c)
+            }""",
+            [True, False],
+        ),
+    ],
+)
+def test_states_that_change_places_and_experts(text: str, wanted: list[bool]) -> None:
+    graph = flatten(archdsl.load(text=text, allow_noncausal=True))
+    wants = wanting(graph)
+    assert [wants.get(v, False) for v in graph.outputs] == wanted
+
+
 SCANS = {
     "what it emits": "y = scan h: [batch, 4] = s for r in x { h = h -> linear(4) as a emit h } return y -> OUT",
     "its last state": "y = scan h: [batch, 4] = s for r in x { h = h -> linear(4) as a emit r } return h -> OUT",
