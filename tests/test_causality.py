@@ -170,7 +170,40 @@ CAUSAL |= {
   kept = where((j <= i) & (max(one_hot(time)(at), 2) > 0), scores, -inf)
   {BEST}""",
 }
+CAUSAL |= {
+    "weights moved along and back": f"""{SCORES}
+  w = where(j <= i, scores, -inf) -> softmax -> pad(1, 0, axis: 2)
+  x = einsum("b q k, b k d -> b q d", w[:, :, 1:], x)""",
+    "a running sum of weights": f"""{SCORES}
+  w = where(j <= i, scores, 0) -> cumsum(axis: 2)
+  x = x + w[..., -1:]""",
+    "keys behind a few others": """
+  q = x -> linear(32) -> split_heads(4)
+  k = concat(q[:, :, :1], q[:, :, :1], q, axis: 2)
+  x = sdpa(q, k, k, mask: causal) -> merge_heads""",
+}
 LOOKING_AHEAD = {
+    "scores moved along their keys": f"""{SCORES}
+  kept = where(j <= i, scores, -inf) -> shift(-1, axis: 2)
+  {BEST}""",
+    "masked in training alone": f"""{SCORES}
+  param free: [64, 64] = zeros
+  if training {{
+    kept = where(j <= i, scores, -inf) -> cast(float)
+  }} else {{
+    kept = free[:time, :time] -> unsqueeze(0) -> expand(0, batch)
+  }}
+  x = einsum("b q k, b k d -> b q d", kept -> softmax, x)""",
+    "positions of few bits": f"""{SCORES}
+  kept = where(cast(j, float) <= cast(i, float), scores, -inf)
+  {BEST}""",
+    "half a position": f"""{SCORES}
+  kept = where(0.5 * j <= i + 0.5, scores, -inf)
+  {BEST}""",
+    "a carry of later positions": """
+  z = x -> shift(-2)
+  x = scan h: [batch, 32] = 0 for a in z { emit h  h = a }""",
+    "twice as far": "  h = x -> every(2)\n  x = x + concat(h, h, axis: 1)[:, :time]",
     "the least of the best of all": f"""{SCORES}
   best, at = scores -> topk(3)
   kept = where((j <= i) & (scores >= best[..., 2:]), scores, -inf)

@@ -282,7 +282,7 @@ def without(form: Form, axis: int, regions: Sequence[Form]) -> Form:
         found: Form | None = None
         for region in regions:
             own = region.scales[axis][part]
-            if own <= 0 or region.steps:
+            if own <= 0:
                 continue
             other = _instead(form, region, grows / own)
             if found is None or covers(found, other):

@@ -75,6 +75,7 @@ class Writer:
             f"(I - J + {self.n(0, 2)})",
             "(I // 2)",
             f"cast({plain}, float32)",
+            f"({self.one('0.5', '1.5')} * {plain})",
             f"shift({plain}, {self.one('1', '-1')}, axis: 0)",
             "maximum(I, J)",
             f"unsqueeze(flip(indices(L), 0), {self.n(0, 1)})",
