@@ -7,6 +7,7 @@ is."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections import Counter
@@ -16,7 +17,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
-from test_dims import Number, UndefinedError, worth
+from test_dims import Number, UndefinedError, _read_text, worth
 
 import archdsl
 from archdsl.backends.torch import emit
@@ -254,6 +255,20 @@ def test_conditions_hold_exactly_where_the_definition_does() -> None:
                 assert loads == all(u.judged("holds", names) for u in used), f"{names}: {loads}: {text}"
     assert {name for name in STATEMENTS if not (alone[name] and accepted_ones[name])} == set()
     assert needless < accepted_ones.total() / len(STATEMENTS)
+
+
+@pytest.mark.parametrize("top", ["n", "n + k", "3 * n", "n * k"])
+def test_of_two_divisors_none_is_lost(top: str) -> None:
+    """One of them may follow from the other: 4 from 8, and not 3 from 8."""
+    parsed, own = _read_text(top), {"n": 24, "k": 48}
+    for a, b in itertools.permutations((2, 3, 4, 8, 12), 2):
+        checks = f'assert ({top}) % {a} == 0, "a"\n assert ({top}) % {b} == 0, "b"\n x = x -> linear(n) -> linear(8)'
+        text = f"model m(n = 24, k = 48)(x: [batch, time, 8]) {{ {checks}\n return x }}"
+        found = conditions(archdsl.load(text=text, allow_noncausal=True))
+        for n in range(1, 27):
+            names: Names = {**own, "n": n}
+            value = worth(parsed, names)
+            assert accepted(found, names) == (value % a == 0 and value % b == 0), (a, b, n)
 
 
 def loaded(text: str, given: Mapping[str, Any]) -> bool:
