@@ -108,6 +108,24 @@ def test_check_standard_input(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
     assert (done.status, done.out.startswith("<stdin>:2:")) == (1, True)
 
 
+def test_format_standard_input(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def piped(text: str, *options: str) -> Done:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        return run("fmt", "-", *options)
+
+    neat = piped(TINY).out
+    assert piped(neat) == Done(0, neat, "")
+    assert piped(neat.replace(":", ":  ")) == Done(0, neat, "")
+    assert piped(neat, "--check") == Done(0, "", "")
+    assert piped(neat.replace(":", ":  "), "--check") == Done(1, "would format <stdin>\n", "")
+    wrong = piped("model (")
+    assert (wrong.status, wrong.out) == (1, "")
+    assert "--> <stdin>:1:7" in wrong.err
+    Path("<stdin>").write_text(neat.replace(":", ":  "))  # a file of that name is a file
+    assert run("fmt", "./<stdin>", "<stdin>") == Done(0, "formatted ./<stdin>\n", "")
+    assert Path("<stdin>").read_text() == neat
+
+
 def test_check_a_folder(run: Run) -> None:
     """Every spec below it, hidden folders left out; one that is wrong decides."""
     for name, text in (("a.arch", TINY), ("deep/b.arch", TINY), (".hidden/c.arch", WRONG), ("d.txt", WRONG)):

@@ -104,6 +104,18 @@ def test_the_other_stores_hold_the_same(where: Any, left: list[str]) -> None:
     onnx.checker.check_model("m.onnx", full_check=True)
 
 
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+def test_weights_of_few_bits_are_the_same_in_every_store(quantize: Any) -> None:
+    found = {}
+    for where in ("inline", "onnx_data"):
+        options: dict[str, Any] = {"quantize": quantize, "target": "ort-cpu"}
+        made = archdsl.to_onnx(text=SPEC, output=f"{where}.onnx", seed=3, store=where, **options)
+        found[where] = outputs(made.graphs[0])
+    assert locations(Path("inline.onnx")) == set()
+    assert np.abs(found["inline"]).max() > 0
+    np.testing.assert_array_equal(found["inline"], found["onnx_data"])
+
+
 def test_a_checkpoint_beside_the_graph_is_referred_to_as_it_lies() -> None:
     init_weights(load(text=SPEC), Path("drawn"), seed=3, dtype="float32")
     state = load_file("drawn")

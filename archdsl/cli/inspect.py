@@ -169,16 +169,15 @@ def fmt(
     status = FINE
     for name in _spec_files(files):
         try:
-            if name == "-":
-                name, was = "<stdin>", _standard_input()
-            else:
-                was = find_spec(Path(name)).source.text
+            piped = name == "-"
+            was = _standard_input() if piped else find_spec(Path(name)).source.text
+            name = "<stdin>" if piped else name
             text = format_text(name, text=was)
         except ArchError as problem:
             show_diagnostics(problem.diagnostics)
             status = max(status, blame(problem.diagnostics))
             continue
-        if name == "<stdin>" and not check:
+        if piped and not check:
             sys.stdout.write(text)
         elif text != was:
             if check:
