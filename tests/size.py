@@ -9,7 +9,7 @@ import archdsl
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDENS = ROOT / "tests" / "goldens"
-EMITTED = {"gpt2": 110, "llama3": 140, "mistral": 150, "mixtral": 175, "deepseek_v3": 300}
+EMITTED = {"gpt2": 121, "llama3": 140, "mistral": 151, "mixtral": 185, "deepseek_v3": 300}
 """The most lines that a plain file may have."""
 
 
