@@ -86,4 +86,4 @@ def _looks_back(model: Model, data: list[Value], nodes: list[Node]) -> bool:
         return True
     tokens = [v for v in data if v.dtype == "token" and v.rank == 2]
     along = (output for _, output in model.outputs if any(_positions(v) & _positions(output) for v in tokens))
-    return any(not proved(model, output) for output in along)
+    return any(proved(model, output) for output in along)

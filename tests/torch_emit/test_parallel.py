@@ -276,8 +276,8 @@ FEWER = {"layers": 2, "dense_layers": 1, "sparse_layers": 1, "encoder_layers": 1
 OF_FOUR = ("llama4_scout", "olmo3_7b")
 """Models whose layers differ in groups of four."""
 COMMON = ("llama3", "mixtral_8x7b", "deepseek_v3", "gpt2")
-UNSHARED = ("convmixer_1536_20", "ctc_3l_250h", "mamba_130m", "ntm_copy", "pixel_rnn_cifar")
-"""Models of which tensor parallelism shards nothing."""
+UNSHARED = ("convmixer_", "ctc_", "mamba_", "ntm_", "pixel_rnn_")
+"""What names of models begin with of which tensor parallelism shards nothing."""
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_ranks_hold_what_the_estimate_says(name: str, tmp_path: Path) -> None:
         assert 4 * held(path, mesh, mesh.devices - 1) <= found.memory.gradients
         if mesh.dp == mesh.ep:
             assert (found.memory.parameters < archdsl.estimate(model).params.total) == (mesh.devices > 1)
-    assert (taken == 0) == (name in UNSHARED)
+    assert (taken == 0) == name.startswith(UNSHARED)
 
 
 class Sized(TorchDispatchMode):
