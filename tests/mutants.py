@@ -12,10 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
-import io
-import multiprocessing
 import os
-import py_compile
 import random
 import shutil
 import signal
@@ -36,8 +33,6 @@ MAP = ROOT / ".mutants" / "lines"
 EQUIVALENT = ROOT / "tests" / "equivalent.toml"
 EMITTED = "archdsl/backends/torch/runtime/"
 """Files that are never imported: what they do is seen in emitted files alone."""
-LOADED = ("hypothesis", "numpy", "onnx", "onnxruntime", "pytest", "torch", "transformers")
-"""What each run would import anew: it is a fork of a process that has."""
 NEAR, OF_ONE, SOON, LATE = 80, 4, 150, 900
 """Tests of the first round, the most cases of one of them, and seconds that a round may take: what does not end is
 noticed."""
@@ -176,7 +171,7 @@ class Lines:
     def __init__(self) -> None:
         from coverage.numbits import register_sqlite_functions
 
-        self.base = sqlite3.connect(MAP, check_same_thread=False)
+        self.base = sqlite3.connect(MAP)
         register_sqlite_functions(self.base)
         self.files = dict(self.base.execute("select context_id, count(*) from line_bits group by context_id"))
 
@@ -193,31 +188,23 @@ class Lines:
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def run(folder: str, tests: list[str], writes: bool) -> None:
-    """In a process of its own: leave with what pytest returns for some tests of a copy of the checkout."""
-    os.setsid()
-    os.chdir(folder)
-    sys.dont_write_bytecode = not writes
-    os.environ["PYTHONPATH"] = folder
-    sys.path.insert(0, folder)
-    sys.stdout = sys.stderr = io.StringIO()
-    import pytest
-
-    sys.exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests])))
-
-
-def status(folder: Path, tests: list[str], seconds: int, writes: bool = False) -> int:
-    """The status that pytest leaves with, or that of a process which was stopped."""
-    context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=run, args=(str(folder), tests, writes))
-    process.start()
-    process.join(seconds)
-    if process.is_alive():
-        assert process.pid is not None
-        os.killpg(process.pid, signal.SIGKILL)
-        process.join()
-    assert process.exitcode is not None
-    return process.exitcode
+def status(folder: Path, tests: list[str], seconds: int) -> int:
+    """The status that pytest leaves with for some tests of a copy of the checkout; 1 where it must be stopped."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return 1
 
 
 def copy(into: Path) -> Path:
@@ -228,7 +215,7 @@ def copy(into: Path) -> Path:
         shutil.copy2(ROOT / name, into / name)
     for name in (".venv", ".runtimes"):
         (into / name).symlink_to(ROOT / name)
-    if status(into, ["--collect-only", "tests"], LATE, writes=True):
+    if status(into, ["--collect-only", "tests"], LATE):
         sys.exit("the tests cannot be collected")
     return into
 
@@ -242,33 +229,31 @@ def survives(mutant: Mutant, folder: Path, tests: list[str]) -> bool:
         if len(near) < NEAR and of_one[test.partition("[")[0]] <= OF_ONE:
             near.append(test)
     path = folder / mutant.path
-    cached = Path(py_compile.compile(str(path)) or "")
     before = path.read_bytes()
-    cached.unlink()
     path.write_bytes(before[: mutant.begin] + mutant.new.encode() + before[mutant.end :])
     try:
         rest = [test for test in tests if test not in {*near}]
         return status(folder, near, SOON) == 0 and (not rest or status(folder, rest, LATE) == 0)
     finally:
         path.write_bytes(before)
-        py_compile.compile(str(path))
 
 
-def draw(packages: list[str], count: int, luck: random.Random, lines: Lines) -> tuple[list[Mutant], int]:
-    """Draw mutants of lines that some test runs, and how many on the way are judged to be no fault."""
+def draw(packages: list[str], count: int, luck: random.Random, lines: Lines) -> tuple[dict[Mutant, list[str]], int]:
+    """Draw mutants of lines that some test runs, with these, and how many on the way are judged to be no fault."""
     judged = {(m["path"], m["scope"], m["old"], m["new"]) for m in tomllib.loads(EQUIVALENT.read_text())["mutant"]}
     paths = [p.resolve() for name in packages for p in ([*Path(name).rglob("*.py")] or [Path(name)])]
     found = {path: by_line(path) for path in sorted(paths) if EMITTED not in str(path)}
     places = [(path, line) for path, changed in found.items() for line in changed]
-    drawn: list[Mutant] = []
+    drawn: dict[Mutant, list[str]] = {}
     known = 0
     for path, line in luck.sample(places, len(places)):
         if len(drawn) == count:
             break
-        if lines.tests(str(path.relative_to(ROOT)), line):
-            made = mutant(path, luck.choice(found[path][line]))
-            known += made.key in judged
-            drawn += [made] if made.key not in judged else []
+        tests = lines.tests(str(path.relative_to(ROOT)), line)
+        made = mutant(path, luck.choice(found[path][line]))
+        known += bool(tests) and made.key in judged
+        if tests and made.key not in judged:
+            drawn[made] = tests
     return drawn, known
 
 
@@ -286,8 +271,6 @@ def main() -> None:
     drawn, known = draw(options.packages, options.count, random.Random(options.seed), lines)
     if not drawn:
         return
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*LOADED])
     survivors = []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
         copies: SimpleQueue[Path] = SimpleQueue()
@@ -297,7 +280,7 @@ def main() -> None:
         def judge(mutant: Mutant) -> bool:
             where = copies.get()
             try:
-                return survives(mutant, where, lines.tests(mutant.path, mutant.line))
+                return survives(mutant, where, drawn[mutant])
             finally:
                 copies.put(where)
 
