@@ -90,7 +90,7 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
         case ast.IfExp():
             yield ast.IfExp(node.test, node.orelse, node.body)
         case ast.If() | ast.While():
-            yield from (ast.UnaryOp(ast.Not(), node.test),)
+            yield ast.UnaryOp(ast.Not(), node.test)
         case ast.comprehension(ifs=[test, *_]):
             yield ast.UnaryOp(ast.Not(), test)
         case ast.Call(ast.Name(name)) if name in NAMES:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeGuard
 
 from archdsl.frozen import Frozen
 from archdsl.ir import dims
@@ -213,11 +213,11 @@ class _Root:
                 yield self._for_floats(*found)
 
     def counted(self, conditions: Iterable[Condition]) -> set[str]:
-        """Return the fields that sizes, counts and other whole numbers are made of, which are whole numbers."""
+        """Return the fields that must be whole numbers, because sizes, counts or positions are made of them."""
         exprs = (
             self._expanded(c.left)
             for c in conditions
-            if c.message in (SIZE, WHOLE) or (_is_remainder(c.left, ONE, c.op, c.right) and c.message != ROUNDED)
+            if c.message in (SIZE, WHOLE) or (_says_whole(c.left, c.op, c.right) and c.message != ROUNDED)
         )
         return {name for expr in exprs for name in free_names(expr)} & self.whole
 
@@ -294,7 +294,7 @@ class _Root:
 
     def always(self, left: Expr, op: str, right: Expr) -> bool:
         """Whether it holds whatever the fields are, those that are `sizes` being at least 1."""
-        if _is_remainder(left, ONE, op, right) and isinstance(left, Bin) and self._is_integral(left.left):
+        if _says_whole(left, op, right) and self._is_integral(left.left):
             return True
         names = {*free_names(left), *free_names(right)}
         if not names <= self.whole and any(map(_roundings, (left, right))):
@@ -473,9 +473,9 @@ def _cancelled(top: Expr, bottom: Expr) -> tuple[Expr, Expr]:
     return a, b
 
 
-def _is_remainder(left: Expr, divisor: Expr, op: str, right: Expr) -> bool:
-    """Whether it says that something is a multiple of a divisor."""
-    return isinstance(left, Bin) and left.op == "%" and left.right == divisor and op == "==" and right == ZERO
+def _says_whole(left: Expr, op: str, right: Expr) -> TypeGuard[Bin]:
+    """Whether a condition says that something is a whole number: `… % 1 == 0`."""
+    return isinstance(left, Bin) and left.op == "%" and left.right == ONE and op == "==" and right == ZERO
 
 
 def _is_size(op: str, right: Expr) -> bool:

@@ -641,12 +641,12 @@ class Primitive:
         return self.reads(node)
 
     def certain(self, node: OpNode, axis: int, position: int, length: int) -> int | None:
-        """Along an axis of the first input, of `length`, that `reads` says is read whole: the one position of which it
-        is certain that the element at `position` of the result depends on it; None for all of them."""
+        """Return the one position along an axis of the first input that the result at `position` surely depends on, of
+        an axis of `length` that `reads` says is read whole. None: it depends on all."""
         return None
 
     def taken_from(self, node: OpNode, index: Sequence[int | None]) -> int | None:
-        """The one input from which the element at an index of the result is taken; None where it may be any."""
+        """Return which input the element at an index of the result is taken from; None where it may be any."""
         return None
 
     def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:

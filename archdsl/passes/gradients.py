@@ -39,8 +39,8 @@ def _wanting(graph: FlatGraph, found: MutableMapping[Value, bool]) -> None:
 
 
 def _of_scan(node: FlatScan, found: MutableMapping[Value, bool]) -> None:
-    """Of a tensor in a scan, whether a gradient of it is wanted in any step; of what is carried, after the last one.
-    The first steps are taken one by one, until what is carried wants what it did before."""
+    """Find which tensors of a scan want a gradient: those within it in any step, its states after the last step. Steps
+    are taken one by one until the states want what they did before."""
     carried, slices = (
         [isinstance(v, Value) and found.get(v, False) for v in ends] for ends in (node.starts, node.sequences)
     )

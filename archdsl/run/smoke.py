@@ -67,12 +67,11 @@ class RunReport(BaseModel):
     gradient_norm: float | None
     """None where it is not finite."""
     mean_square: float | None
-    """Of the results: the backward pass starts from it, so that every one of them takes part. None where it is not
-    finite."""
+    """The mean of the squares of all results, from which the backward pass starts; None where it is not finite."""
     inputs: dict[str, TensorInfo]
     outputs: dict[str, TensorInfo]
     nan: dict[str, int]
-    """How many numbers of an output are NaN, where any are."""
+    """Outputs with NaN, and how many of their numbers are."""
     milliseconds: dict[str, float]
 
     def failure(self) -> Diagnostic | None:

@@ -21,8 +21,8 @@ class LiftCheck(BaseModel):
     """The fields of the module's configuration that were others than its own; empty where it was as it is."""
     passed: bool
     difference: float | None
-    """Of outputs that were compared, the largest difference, relative to the largest of the module's own; None where it
-    is not finite."""
+    """The largest difference between outputs, relative to the largest of the module's; None where it is not finite, or
+    nothing was compared."""
     message: str
     """What was compared, or what differs."""
 
