@@ -18,8 +18,11 @@ from decode_tools import decoder, inputs_for, module_of
 from test_onnx_run import ENCODED
 
 import archdsl
+from archdsl.backends.onnx.targets import GraphOptions
+from archdsl.backends.onnx.write import write
 from archdsl.diagnostics import ArchError
 from archdsl.run.binding import BoundSession
+from archdsl.run.onnx import open_session
 
 
 def test_outputs_of_a_step_are_inputs_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,6 +53,17 @@ def test_outputs_of_a_step_are_inputs_of_the_next(monkeypatch: pytest.MonkeyPatc
     for bound, given, found in runs:
         wanted = bound.session.run(None, {n: taken(given[n]) for n in bound.inputs})
         assert all((taken(x) == y).all() for x, y in zip(found.values(), wanted, strict=True))
+
+
+def test_float32_on_cuda_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not TensorFloat32, which has ten bits of a number."""
+    made = Mock()
+    made.return_value.get_providers.return_value = ["CUDAExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "InferenceSession", made)
+    model = archdsl.load(text=ENCODED)
+    open_session(write(model, GraphOptions()), Path("weights"), "cuda:1")
+    asked = dict(made.call_args.kwargs["providers"][:1])
+    assert asked == {"CUDAExecutionProvider": {"device_id": "1", "use_tf32": "0"}}
 
 
 ON_CUDA = """

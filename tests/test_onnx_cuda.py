@@ -117,6 +117,14 @@ def test_weights_of_few_bits_stand_under_each_other_too(quantize: str) -> None:
     assert sum(n.op_type == "MatMulNBits" for n in nodes) == 2 * (1 + 1 + 3) + 1
 
 
+@pytest.mark.parametrize(("quantize", "width", "few"), [("int4", 64, True), ("int4", 96, False), ("int8", 96, True)])
+def test_rows_whose_zero_points_would_be_misread_keep_their_type(quantize: str, width: int, few: bool) -> None:
+    """CUDA's lookup in four bits goes on from row to row without the half byte that ends one."""
+    model = archdsl.load(text=LAYER.replace("width:   64", f"width:   {width}"))
+    nodes = [*write(model, GraphOptions(target="ort-cuda", quantize=quantize)).model.graph]
+    assert sum(n.op_type == "GatherBlockQuantized" for n in nodes) == few
+
+
 def test_attention_without_rotary_positions_takes_one_tensor() -> None:
     assert agree(small(position="none")) == {"GroupQueryAttention": 2, "packed": 2}
 

@@ -78,7 +78,7 @@ def teacher_forced(setting: Setting, name: str, compiled: bool = False) -> Figur
     or read as another type. `math`: calls that no fused kernel takes by the conditions of torch; `waits`: operations of
     static steps that waited for the device."""
     model = published(name) if not setting.tiny else tiny.graph(name)
-    inputs = tiny.inputs(model, time=16 if setting.tiny else 64)
+    inputs = tiny.inputs(model, time=16 if setting.tiny else 160)
     steps: DecodePlan | None = None
     with suppress(ArchError):
         steps = planned(model)
@@ -249,6 +249,8 @@ def onnx(setting: Setting) -> Items:
         if setting.device == "cpu" and dtype == "bfloat16":
             continue  # onnxruntime has no such kernels there
         for name in ("gpt2:gpt2",) if setting.tiny else FAMILIES[:6]:
+            if has_experts(tiny.graph(name)) and (dtype == "bfloat16" or quantize == "int4"):
+                continue  # rounding sends tokens to other experts
             yield f"{name} {dtype} {quantize or ''}".strip(), partial(agrees, name, dtype, quantize)
 
 

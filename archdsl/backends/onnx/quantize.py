@@ -6,7 +6,7 @@ and `GatherBlockQuantized` of onnxruntime read. With zero points the error is sm
 uniform numbers alike. On the CPU kernels of products round the inputs, too: to int8, in blocks of as many.
 
 What stays as it is: norms and biases; routers, whose choice is all or nothing; linear layers in a type of their own;
-and what is neither.
+embeddings whose rows onnxruntime would read wrongly (`zeros_run_on`); and what is neither.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ class Quantizer:
         """Whether an embedding is to be stored in few bits."""
         w, target = weight.weight, writer.target
         if w.kind != "embedding" or w.dtype != "float" or len(w.shape) != 2:
+            return False
+        if self.bits == 4 and target.zeros_run_on and -(-int(w.shape[1]) // BLOCK) % 2:
             return False
         return target.offers("GatherBlockQuantized", writer.builder.own) and not self.is_kept(weight)
 

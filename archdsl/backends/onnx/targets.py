@@ -36,6 +36,9 @@ class Target(Frozen):
     pair_stores: tuple[str, ...] = ()
     """Where it finds the weights of an encoder and a decoder, if it runs them as two graphs between which it hands what
     the encoder gives."""
+    zeros_run_on: bool = False
+    """Whether its lookup of rows in four bits takes two zero points from each byte, wherever rows end: right alone
+    where rows have an even number of blocks."""
     packs: bool = False
     """Whether fused attention takes queries, keys and values best in one tensor, and turns them by their positions."""
 
@@ -76,6 +79,7 @@ TARGETS = {
                 "MatMulNBits": ALL,
                 "GatherBlockQuantized": ALL,
             },
+            zeros_run_on=True,  # `get_val` of gather_block_quantized.cu, onnxruntime 1.31
             packs=True,
         ),
         Target("genai", "onnxruntime-genai: standard operators", reads="genai_config.json"),
