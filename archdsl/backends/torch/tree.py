@@ -237,18 +237,27 @@ def inside(x: Any) -> Iterable[Any]:
 
 def leaves(x: Any) -> Iterator[Any]:
     """Every leaf of a tree or of code, or of several, in the order of the text."""
-    if isinstance(x, LEAVES):
-        yield x
-    for i in inside(x):
-        yield from leaves(i)
+    waiting = [x]
+    while waiting:
+        x = waiting.pop()
+        if isinstance(x, PyNode):
+            waiting += x.fields[::-1]
+        elif isinstance(x, LEAVES):
+            yield x
+        else:
+            waiting += [*inside(x)][::-1]
 
 
 def nodes(x: Any) -> Iterator[PyNode]:
     """Every node of a tree or of code, outer ones first."""
-    if isinstance(x, PyNode):
-        yield x
-    for i in inside(x):
-        yield from nodes(i)
+    waiting = [x]
+    while waiting:
+        x = waiting.pop()
+        if isinstance(x, PyNode):
+            yield x
+            waiting += x.fields[::-1]
+        else:
+            waiting += [*inside(x)][::-1]
 
 
 def trees(x: Any) -> Iterator[Tree]:
