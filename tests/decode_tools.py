@@ -20,7 +20,7 @@ from archdsl.backends.torch import Extras, emit
 from archdsl.estimates.params import vocabulary
 from archdsl.ir.dims import evaluate
 from archdsl.ir.graph import Model
-from archdsl.passes.decode import plan
+from archdsl.passes.decode import plan, planned
 from archdsl.run.load import load_source
 from archdsl.run.onnx_decoder import Decoder
 from archdsl.run.torch_decoder import TorchDecoder
@@ -128,20 +128,26 @@ def _difference_at_the_last(result: Array, every: Array, mask: Array, chunks: Se
     return distance(result, wanted, max(1.0, float(np.abs(every).max())))
 
 
-def torch_differences(model: Model, chunks: Sequence[int] = (4, 1, 1, 2)) -> dict[str, float]:
+def torch_differences(
+    model: Model,
+    chunks: Sequence[int] = (4, 1, 1, 2),
+    stepping: torch.nn.Module | None = None,
+    inputs: dict[str, torch.Tensor] | None = None,
+) -> dict[str, float]:
     """How far PyTorch's own steps are from the whole sequence at once, relative to the largest number: in chunks, with
     tensors of fixed sizes (`static`); and, where the module goes from tokens to logits, what `stream` chooses tokens by
-    in a batch of two lengths, padded on the left and on the right, its step compiled or not.
+    in a batch of two lengths, padded on the left and on the right, its step compiled or not. `stepping` is the module
+    with the section `generate`, where it is there already.
 
     Raises ArchError E0504 where the model cannot be taken so."""
-    module = module_of(model)
-    stepping = load_source(emit(model, Extras(frozenset({"generate"}))))().eval()
-    stepping.load_state_dict(module.state_dict())
-    steps = plan(model)
+    if stepping is None:
+        stepping = load_source(emit(model, Extras(frozenset({"generate"}))))().eval()
+        stepping.load_state_dict(module_of(model).state_dict())
+    steps = planned(model)
     time, first = sum(chunks), chunks[0]
     sizes = {"batch": 2, "time": 8, "frames": 8, steps.time.name: time}
-    inputs = inputs_for(model, sizes)
-    whole = first_output(module, inputs)
+    inputs = inputs or inputs_for(model, sizes)
+    whole = first_output(stepping, inputs)
     scale = max(1.0, float(np.abs(whole).max()))
     made = TorchDecoder(steps, stepping)
 
@@ -158,7 +164,7 @@ def torch_differences(model: Model, chunks: Sequence[int] = (4, 1, 1, 2)) -> dic
     name = next(n for n in made.new if n in made.moving)
     arrays = {n: t.numpy() for n, t in inputs.items()}
     try:
-        short = first_output(module, {n: torch.from_numpy(x) for n, x in made.alone(arrays, 1, time - 2).items()})
+        short = first_output(stepping, {n: torch.from_numpy(x) for n, x in made.alone(arrays, 1, time - 2).items()})
     except AssertionError:
         return found  # the model takes no rows of that length
     expected = np.concatenate((whole[:1, first - 1 : -1], short[:, first - 3 : -1]))

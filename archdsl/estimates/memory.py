@@ -6,7 +6,8 @@ the optimizers of PyTorch; with `master_weights` there is a float32 copy of ever
 states are those of the copy: 2 + 2 + 12 bytes a parameter of Adam in bfloat16 (Rajbhandari et al., 2020, section 3.1).
 
 What a decoder keeps is what a step of `archdsl compile --to onnx --decode` takes in and hands on: the tensors of
-`archdsl.passes.decode.plan`.
+`archdsl.passes.decode.plan`. Emitted PyTorch holds these too, and tables that are the same for all tokens, which are
+not counted: made of positions, or of weights alone (MLA's, absorbed).
 """
 
 from __future__ import annotations

@@ -568,7 +568,7 @@ class _Planner:
                 if None not in owns:
                     found.add(ALL if any(form[o] == ALL for o in owns if o is not None) else NEW)
                     continue
-            own = _own(read)
+            own = None if read is None or read.earlier else _own(read)
             position = form[own] if own is not None else FIXED
             found.add(position or ALL)
             if isinstance(read, At) and not position and not self.states(node):

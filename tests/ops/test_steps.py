@@ -251,6 +251,45 @@ def test_no_prompt_is_shorter_than_a_model_takes(time: int, chunks: list[int]) -
     assert chunks_of(sequences, {"tokens": np.zeros((2, time), np.int64)}) == chunks
 
 
+def test_a_sum_along_positions_on_the_first_axis_has_no_step() -> None:
+    """It has no state there, and no step has the positions before."""
+    with pytest.raises(ArchError, match=r"`cumsum` cannot be taken step by step: it reads positions beside its own"):
+        plan(positions_model("", "x -> transpose(0, 1) -> cumsum(axis: 0) -> transpose(0, 1)"))
+
+
+@pytest.mark.parametrize(
+    "recurrence",
+    ["emit h  h = tanh(h) + a", "emit h + g  g = h  h = 0.5 * h + a", "emit g  g = h -> flip(1)  h = 0.5 * g + a"],
+)
+def test_states_that_are_read_once_they_are_overwritten(recurrence: str) -> None:
+    """In static steps they are written in place: what is emitted, and the other state, are what was before."""
+    model = positions_model(
+        f"y = scan h: [batch, 8] = 0, g: [batch, 8] = 1 for a in x {{ {recurrence} }}", "y -> cast_like(x)", layers=2
+    )
+    found = torch_differences(model)
+    assert max(found.values()) < 1e-5, found
+
+
+@pytest.mark.parametrize("inputs", ["u, m", "m, u"])
+def test_what_the_first_step_alone_is_given_tells_no_later_one_its_type(inputs: str) -> None:
+    """A bias is of the type of an input that every step has."""
+    shapes = {"u": "u: [batch, time, 4]", "m": "m: [batch, frames, 4]"}
+    declared = ", ".join(shapes[name] for name in inputs.split(", "))
+    model = archdsl.load(
+        text=f"""block layer({declared}) -> [batch, time, 4] {{
+          k = m -> linear(4) -> split_heads(2)
+          y = sdpa(u -> linear(4) -> split_heads(2), k, k) -> merge_heads
+          return y + (u -> mha(heads: 2, mask: causal, position: alibi))
+        }}
+        model m(tokens: token[batch, time], memory: [batch, frames, 4]) {{
+          x = tokens -> embedding(16, 4)
+          return layer({inputs.replace("u", "x").replace("m", "memory")}) -> linear(16)
+        }}"""
+    )
+    found = torch_differences(model)
+    assert max(found.values()) < 1e-5, found
+
+
 POSITIONS = {
     "itself": "t",
     "one op": "t * 0.1",

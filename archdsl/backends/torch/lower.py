@@ -349,9 +349,13 @@ class Lowering:
         """A parameter that is a tensor: it knows the device."""
         return Read(self.block.graph.inputs[0])
 
+    def always_given(self) -> Sequence[Value]:
+        """Inputs that are never None."""
+        return self.block.graph.inputs
+
     def own_type(self) -> Tree:
         """The type of the model's own numbers: that of an input, else of a weight, else of an empty buffer."""
-        for value in self.block.graph.inputs:
+        for value in self.always_given():
             if value.dtype == "float":
                 return py("{x}.dtype", x=Read(value))
         if any(found.weight.trained for found in weights_of(self.block)):

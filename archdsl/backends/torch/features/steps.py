@@ -238,6 +238,13 @@ class StepLowering(Lowering):
         """A parameter that every step is given; an encoder's input is there in the first alone."""
         return Read(self.lowered.method.parameters[0].target) if self.root else super().any_tensor()
 
+    def always_given(self) -> Sequence[Value]:
+        """Inputs that are there in every step: what the first alone reads is None in the others."""
+        role, inputs = self.roles.role, self.block.graph.inputs
+        later = [n for n in nodes_within(self.block.graph) if role.get(n) not in (None, Role.FIRST, Role.NOTHING)]
+        read = {*self.plan.taken} if self.root else {v for n in later for v in reads(n)} - {*self.roles.held}
+        return [v for v in inputs if v in read]
+
     def of_time(self, value: Value) -> bool:
         return any(has(d, self.plan.time) for d in value.shape)
 

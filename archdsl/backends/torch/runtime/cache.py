@@ -67,7 +67,8 @@ class Cache:
         """Return the state of a recurrence; in the first step, its initial state."""
         if self.first:
             self.entries.append([make() for make in starts])
-        return self.entries[self.cursor]
+        kept = self.entries[self.cursor]
+        return [t.clone() for t in kept] if self.static else kept  # `set_state` writes over them
 
     def set_state(self, *tensors: Tensor) -> None:
         """Keep the state of a recurrence for the next step."""
