@@ -10,7 +10,7 @@ SERVING := .serving/.installed
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install runtimes clients serving demo test every mutants fake-gpu examples quick size wheel matrix check format bench clean
+.PHONY: help install runtimes clients serving demo test every mutants sample fake-gpu examples quick size wheel matrix check format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -60,7 +60,7 @@ demo: install ## the tour: check, estimate, compile and run a spec, then train w
 test: install runtimes ## run the tests in JOBS processes (2)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-every: install runtimes ## run all cases of the tests of which `test` runs a sample (tests/sampled.py): three times as long
+every: install runtimes ## run all tests, also those that tests/left_out.toml names, over the whole zoo: six times as long
 	@$(BIN)/python -m pytest --every -n $(JOBS) --dist loadfile
 
 # What to draw from, how many, and the seed: make mutants OF=archdsl/dependence COUNT=100 SEED=3
@@ -69,6 +69,9 @@ COUNT ?= 40
 SEED ?= 0
 mutants: install runtimes ## change COUNT lines of OF, drawn by SEED, each by itself, and say which changes no test notices
 	@$(BIN)/python tests/mutants.py $(OF) --count $(COUNT) --seed $(SEED) --jobs $(JOBS)
+
+sample: install ## choose by the map of `mutants` which cases `test` leaves to `every`
+	@$(BIN)/python tests/sample.py
 
 fake-gpu: install ## run every model of the zoo on a fake CUDA device, and compile its families: half an hour
 	@$(BIN)/python -m pytest --every -n $(JOBS) tests/torch_emit/test_fake_cuda.py tests/torch_emit/test_compile.py tests/torch_emit/test_cuda_graphs.py

@@ -8,14 +8,14 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import pytest
 from cli_tools import Done, Run
-from sampled import KEPT, LEFT_OUT
+from sample import left_out
 from zoo import sizes
 
 from archdsl.ir import verify
@@ -51,7 +51,9 @@ with suppress(ImportError):  # versions before it did
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(UPDATE, action="store_true", help="write what comes out as the new goldens, instead of comparing")
-    parser.addoption(EVERY, action="store_true", help="all cases of tests of which a sample is run (tests/sampled.py)")
+    parser.addoption(
+        EVERY, action="store_true", help="the cases, too, that tests/left_out.toml names, and the whole zoo"
+    )
     parser.addoption(QUICK, action="store_true", help="only what imports no back end and is not slow")
 
 
@@ -84,23 +86,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         sys.modules.update(dict.fromkeys(BACK_ENDS))  # importing one is an error
         items[:] = [item for item in items if item.get_closest_marker("slow") is None]
     if not sizes.every and not any("::" in argument for argument in config.args):  # what is named is run
-        left_out = set(beside_the_sample(items))
-        config.hook.pytest_deselected(items=[*left_out])
-        items[:] = [item for item in items if item not in left_out]
-
-
-def beside_the_sample(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield the cases that are not of the sample. What the sample names is there."""
-    found: dict[str, dict[str, pytest.Item]] = {}
-    for item in items:
-        assert isinstance(item, pytest.Function)
-        test = f"{item.path.relative_to(TESTS).as_posix()}::{item.originalname}"
-        found.setdefault(test, {})[item.callspec.id if hasattr(item, "callspec") else ""] = item
-    for test in found.keys() & (KEPT.keys() | LEFT_OUT.keys()):
-        kept, left_out = KEPT.get(test, tuple(found[test])), LEFT_OUT.get(test, ())
-        if unknown := {*kept, *left_out} - found[test].keys():
-            raise pytest.UsageError(f"tests/sampled.py: {test} has no case {sorted(unknown)}")
-        yield from (item for case, item in found[test].items() if case not in kept or case in left_out)
+        names = left_out()
+        apart = {item for item in items if item.nodeid in names and "golden" not in item.fixturenames}
+        config.hook.pytest_deselected(items=[*apart])
+        items[:] = [item for item in items if item not in apart]
 
 
 def pytest_collection_finish() -> None:

@@ -30,6 +30,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 MAP = ROOT / ".mutants" / "lines"
+SECONDS = ROOT / ".mutants" / "seconds.xml"
+"""How long each test of the map took, as pytest writes it."""
 EQUIVALENT = ROOT / "tests" / "equivalent.toml"
 EMITTED = "archdsl/backends/torch/runtime/"
 """Files that are never imported: what they do is seen in emitted files alone."""
@@ -103,7 +105,8 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def inside(node: ast.AST, scope: str = "") -> Iterator[tuple[ast.AST, str]]:
-    """Yield the nodes below that may be changed, with their scope: no types, no texts, no words of errors."""
+    """Yield the nodes below that may be changed, with their scope: no types and aliases of them, no texts, no words of
+    errors, and nothing that says what is never otherwise (`assert`, `zip(…, strict=True)`)."""
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "format_spec"):
             continue
@@ -111,8 +114,11 @@ def inside(node: ast.AST, scope: str = "") -> Iterator[tuple[ast.AST, str]]:
             unseen = ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom
             if not isinstance(child, ast.AST) or isinstance(child, unseen):
                 continue
-            if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-                continue
+            match child:
+                case ast.If(ast.Name("TYPE_CHECKING")) | ast.keyword("strict"):
+                    continue
+                case ast.Assign(value=ast.BinOp(op=ast.BitOr())) if not scope:
+                    continue
             named = isinstance(child, ast.FunctionDef | ast.ClassDef)
             below = f"{scope}.{child.name}".strip(".") if named else scope
             yield child, below
@@ -158,7 +164,8 @@ def mutant(path: Path, change: Change) -> Mutant:
 def map_lines(tests: list[str], jobs: int) -> None:
     """Run tests and note which lines each runs; those that are named are added to what is noted."""
     MAP.parent.mkdir(exist_ok=True)
-    options = ["--cov=archdsl", "--cov-context=test", "--cov-report=", *(["--cov-append"] if tests else [])]
+    options = ["--cov=archdsl", "--cov-context=test", "--cov-report="]
+    options.append("--cov-append" if tests else f"--junitxml={SECONDS}")
     command = [sys.executable, "-m", "pytest", "-q", "-n", str(jobs), "--dist", "loadfile", *options, *tests]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, "COVERAGE_FILE": str(MAP)}, check=False)
     if done.returncode:

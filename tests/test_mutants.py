@@ -8,16 +8,34 @@ from pathlib import Path
 
 import mutants
 import pytest
-from sampled import KEPT, LEFT_OUT
+import sample
 
 TESTS = Path(__file__).parent
 
 
-def test_a_sample_is_of_a_test_that_there_is() -> None:
-    for test in (*KEPT, *LEFT_OUT):
-        file, _, name = test.partition("::")
-        tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
-        assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, test
+def test_the_sample_leaves_out_what_others_run() -> None:
+    """Of slow cases are kept the quickest of each test, and those that run what fewer than two other tests run."""
+    runs = {
+        "tests/a.py::quick[0]": {(0, 1)},
+        "tests/a.py::quick[1]": {(0, 1)},
+        "tests/a.py::slow[0]": {(0, 1), (0, 2)},
+        "tests/a.py::slow[1]": {(0, 1), (0, 2), (0, 3)},
+        "tests/a.py::slow[2]": {(0, 1), (0, 2), (0, 3)},
+        "tests/b.py::other": {(0, 1), (0, 2)},
+        "tests/b.py::long": {(0, 1), (0, 3)},
+        "tests/b.py::longer": {(0, 1), (0, 2)},
+        "tests/docs/test_it.py::slow": {(0, 1)},
+    }
+    taken = dict(zip(runs, (0.1, 0.1, 1, 1, 2, 1, 10, 10, 9), strict=True))
+    kept = sample.kept(runs, taken)
+    assert runs.keys() - kept == {"tests/a.py::slow[2]", "tests/b.py::longer"}
+
+
+def test_what_the_sample_writes_is_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = {"tests/a.py::one", "tests/a.py::two[x-1]", "tests/a.py::two[a \\ b [c]]", 'tests/b.py::three["]'}
+    monkeypatch.setattr(sample, "LEFT_OUT", tmp_path / "left_out.toml")
+    sample.LEFT_OUT.write_text("".join(sample.text(cases)))
+    assert sample.left_out() == cases
 
 
 @pytest.mark.parametrize(
@@ -36,6 +54,7 @@ def test_a_sample_is_of_a_test_that_there_is() -> None:
         ("f(a)", ["pass"]),
         ("x += a", ["pass"]),
         ("x: int | None = a", []),
+        ("f(a, strict=True)", ["pass"]),
         ("raise Error(f'{a + 1}' + 2)", []),
         ("x = f'{a + 1}'", []),
     ],
@@ -53,6 +72,12 @@ def test_what_is_changed(code: str, changed: list[str], tmp_path: Path, monkeypa
         assert ast.dump(ast.parse(after)) != ast.dump(ast.parse(source))
         assert after.decode().replace(m.new, source[m.begin : m.end].decode()) == source.decode()
         assert (m.scope, m.line) == ("f", 3)
+
+
+def test_aliases_of_types_stay(tmp_path: Path) -> None:
+    path = tmp_path / "code.py"
+    path.write_text("Both = A | B\n")
+    assert not mutants.by_line(path)
 
 
 def test_what_is_judged_still_stands() -> None:
