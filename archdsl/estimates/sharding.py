@@ -317,7 +317,9 @@ class Shares(Cut):
                 tokens = elements(value) / int(value.shape[-1]) / cp
                 yield "all-reduce", "tp", "the loss over a sharded vocabulary", "forward", tp, 3 * 4 * tokens
             case "gather":
-                yield "all-gather", "tp", "logits", "forward", tp, payload
+                vocabulary = int(value.shape[-1])
+                padded = payload * (-(-vocabulary // tp) * tp) / vocabulary  # shards of unequal sizes
+                yield "all-gather", "tp", "logits", "forward", tp, padded
             case "keys":
                 payload *= (cp if along else 1) / (tp if value in self.sharded.axes else 1)
                 yield "all-gather", "cp", "keys and values", "forward", cp, payload
@@ -790,13 +792,20 @@ class Step:
 
     def replicate(self, stage: int) -> Iterator[tuple[Kind, str, str, Phase, int, float, int]]:
         """Gradients and weights of replicas, as ZeRO cuts them; whole weights within what tensor parallelism cuts; and
-        weights that several stages have."""
+        weights that several stages have. Weights in no layer stay gathered from the forward to the backward. How
+        weights and gradients are put into buckets is not counted: they are one call."""
         plan, mesh, m = self.plan, self.mesh, self.plan.micro_batches
         grain = BYTES[plan.gradient_dtype or plan.dtype]
         own = self.weights_of(stage)
         for expert in (False, True):
-            numbers = sum(t.numbers for t, e in self.tensors(own.values()) if e == expert and t.weight.trained)
             copies = self.replicas(expert)
+
+            def size(weights: Iterable[FlatWeight], expert: bool = expert, copies: int = copies) -> int:
+                """How many numbers are exchanged: shards of unequal sizes are padded."""
+                trained = [t for t, e in self.tensors(weights) if e == expert and t.weight.trained]
+                return sum(fully_sharded(t, copies).numbers * copies if plan.zero == 3 else t.numbers for t in trained)
+
+            numbers, in_layers = size(own.values()), size(w for path, w in own.items() if layer_of(path)[0])
             axis = "edp" if expert else "dp·cp" if mesh.cp > 1 else "dp"
             of = " of experts" if expert else ""
             gradients, weights = float(numbers * grain), float(numbers * BYTES[plan.dtype])
@@ -809,7 +818,8 @@ class Step:
                 yield "all-gather", axis, f"weights{of}", "step", copies, weights, 1
             else:
                 yield "all-gather", axis, f"weights{of}", "forward", copies, weights, m
-                yield "all-gather", axis, f"weights{of}", "backward", copies, weights, m
+                again = float(in_layers * BYTES[plan.dtype])
+                yield "all-gather", axis, f"weights{of}", "backward", copies, again, m
         partial = [w for path, w in self.shares.partial().items() if path in own]
         of = "gradients of replicated weights on shards"
         if self.shares.sequence_parallel:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -82,6 +82,21 @@ model affine(layers = 2, heads = 4) {
   head:    lm
 }
 """
+# All layers read the keys that stand before them.
+SHARED_KEYS = """
+block layer(heads)(x: [batch, time, width], k: [batch, time, width]) -> [batch, time, width] {
+  q = x -> linear(width) as query -> split_heads(heads)
+  y = sdpa(q, k -> split_heads(heads), k -> split_heads(heads), mask: causal) -> merge_heads -> linear(width) as out
+  return x + y
+}
+
+model keys(layers = 2, heads = 4, width = 32, vocab = 64)(tokens: token[batch, time]) -> [batch, time, vocab] {
+  x = tokens -> embedding(vocab, width)
+  k = x -> linear(width) as keys
+  for f in layers * layer(heads: heads) { x = f(x, k) }
+  return x -> rmsnorm -> linear(vocab, bias: false) as head
+}
+"""
 LATENT = {
     "dense_layers": 1,
     "sparse_layers": 1,
@@ -111,6 +126,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
     "experts with biases and a capacity": (AFFINE, {}, {"tp": 2}),
     "two stacks, and a bias for each head": ("t5_small", {**SMALL, **WORDS, "head_dim": 8, "hidden": 48}, {"tp": 2}),
     "norms within heads": (NORMED, {}, {"tp": 2}),
+    "keys of all layers": (SHARED_KEYS, {}, {"tp": 2}),
 }
 
 
@@ -357,18 +373,48 @@ def test_fully_sharded_weights_are_gathered_as_the_estimate_says(tmp_path: Path)
 
 
 class Collectives(TorchDispatchMode):
-    """Counts collectives of DTensors, by name."""
+    """Counts collectives and the bytes of the whole tensors that they exchange, by name: those of DTensors, and those
+    of FSDP."""
+
+    NAMES: ClassVar = {
+        "all_reduce": "all-reduce",
+        "all_gather_into_tensor": "all-gather",
+        "reduce_scatter_tensor": "reduce-scatter",
+        "all_to_all_single": "all-to-all",
+        "_allgather_base_": "all-gather of shards",
+        "_reduce_scatter_base_": "reduce-scatter of shards",
+    }
+    SILENT = "wait_tensor", "_wrap_tensor_autograd"
+    """Names of ops that exchange nothing."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(t, DTensor) for t in types):
             return NotImplemented
-        if func.namespace == "_c10d_functional":
-            self.calls[func._opname] += 1
-        return func(*args, **(kwargs or {}))
+        results = func(*args, **(kwargs or {}))
+        if func.namespace in ("_c10d_functional", "c10d") and func._opname not in self.SILENT:
+            name = self.NAMES[func._opname]
+            self.calls[name] += 1
+            self.bytes[name] += max(t.numel() * t.element_size() for t in tensors_of((args, results)))
+        return results
+
+
+def exchanged(path: Path, world: int, layout: dict[str, int], steps: int = 1) -> tuple[Collectives, Collectives]:
+    """What a rank exchanges in the forward and the backward of the last of so many steps."""
+    given = inputs(path)
+    with ranks(world):
+        job = {"model": str(path), "layout": layout, "meta": True, "drawn": True}
+        model, _ = tools.parallelized(job)
+        for _ in range(steps):
+            with Collectives() as forward:
+                outputs = tools.call(model, given)
+            with Collectives() as backward:
+                tools.loss_of(outputs).backward()
+    return forward, backward
 
 
 SHARED_TP = [name for name, (_, _, layout) in MODELS.items() if "tp" in layout]
@@ -376,23 +422,52 @@ SHARED_TP = [name for name, (_, _, layout) in MODELS.items() if "tp" in layout]
 
 @pytest.mark.parametrize("name", SHARED_TP)
 def test_collectives_are_those_of_the_estimate(name: str, tmp_path: Path) -> None:
-    """All-reduces and all-gathers over `tp`, forwards and backwards."""
-    spec, sizes, layout = MODELS[name]
+    """All-reduces and all-gathers over `tp`, forwards and backwards: how many, and their bytes. The 65 words of one
+    are no multiple of the ranks."""
+    spec, sizes, _ = MODELS[name]
     given = {"text": spec} if "\n" in spec else {"spec": spec}
-    found = shard(archdsl.load(**given, set=sizes), StepPlan(Mesh(**layout)), seq=8)
+    model = archdsl.load(**given, set=sizes)
     path = emitted(tmp_path, "model", spec, sizes)
-    given = inputs(path)
-    with ranks(2):
-        job = {"model": str(path), "layout": layout, "meta": True, "drawn": True}
-        model, _ = tools.parallelized(job)
-        with Collectives() as forward:
-            outputs = tools.call(model, given)
-        with Collectives() as backward:
-            tools.loss_of(outputs).backward()
-    for phase, calls in (("forward", forward.calls), ("backward", backward.calls)):
-        for kind, op in (("all-reduce", "all_reduce"), ("all-gather", "all_gather_into_tensor")):
-            said = sum(c.calls for c in found.communication if c.collective == kind and c.phase == phase)
-            assert calls[op] == said, (phase, kind, calls)
+    for tp in (2, 4):
+        found = shard(model, StepPlan(Mesh(tp=tp)), batch=4, seq=8)
+        for phase, issued in zip(("forward", "backward"), exchanged(path, tp, {"tp": tp}), strict=True):
+            said = [c for c in found.communication if c.phase == phase]
+            calls, size = Counter[str](), Counter[str]()
+            for c in said:
+                calls[c.collective] += c.calls
+                size[c.collective] += c.payload
+            assert issued.calls == calls, (tp, phase)
+            assert issued.bytes == size, (tp, phase)
+
+
+FULLY_SHARDED: dict[str, tuple[str, dict[str, Any], int, int]] = {
+    "even": ("llama3_8b", {**LLAMA, "vocab": 64}, 2, 1),
+    "odd sizes, four ranks": ("llama3_8b", {**LLAMA, "vocab": 63, "hidden": 45}, 4, 1),
+    "within tp": ("llama3_8b", {**LLAMA, "vocab": 64}, 4, 2),
+    "experts": (MIXTURE, {}, 2, 1),
+    "keys of other layers": (SHARED_KEYS, {}, 2, 1),
+}
+"""Each a spec, its sizes, how many ranks there are, and how many of them share a layer."""
+
+
+@pytest.mark.parametrize("name", FULLY_SHARDED)
+def test_shards_are_exchanged_as_the_estimate_says(name: str, tmp_path: Path) -> None:
+    """Weights that are gathered, and gradients that are scattered, with all padding."""
+    spec, sizes, world, tp = FULLY_SHARDED[name]
+    given = {"text": spec} if "\n" in spec else {"spec": spec}
+    mesh = Mesh(dp=world // tp, tp=tp)
+    found = shard(archdsl.load(**given, set=sizes), StepPlan(mesh, zero=3), batch=4 * mesh.dp, seq=8)
+    path = emitted(tmp_path, "model", spec, sizes)
+    forward, backward = exchanged(path, world, {"tp": tp}, steps=2)  # the first step makes what the others have
+
+    def said(kind: str, *phases: str) -> int:
+        along = [c for c in found.communication if c.axis in ("dp", "edp") and c.phase in phases]
+        return sum(c.payload for c in along if c.collective == kind)
+
+    assert forward.bytes["all-gather of shards"] == said("all-gather", "forward")
+    assert backward.bytes["all-gather of shards"] == said("all-gather", "backward")
+    assert backward.bytes["reduce-scatter of shards"] == said("reduce-scatter", "backward", "step")
+    assert 0 < said("all-gather", "backward") < said("all-gather", "forward")
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
