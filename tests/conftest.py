@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from cli_tools import Done, Run
-from sample import left_out
+from mutants import left_out
 from zoo import sizes
 
 from archdsl.ir import verify

@@ -33,6 +33,7 @@ MAP = ROOT / ".mutants" / "lines"
 SECONDS = ROOT / ".mutants" / "seconds.xml"
 """How long each test of the map took, as pytest writes it."""
 EQUIVALENT = ROOT / "tests" / "equivalent.toml"
+LEFT_OUT = ROOT / "tests" / "left_out.toml"
 EMITTED = "archdsl/backends/torch/runtime/"
 """Files that are never imported: what they do is seen in emitted files alone."""
 NEAR, OF_ONE, SOON, LATE = 80, 4, 150, 900
@@ -172,14 +173,21 @@ def map_lines(tests: list[str], jobs: int) -> None:
         sys.exit("mutants of code that fails its tests say nothing")
 
 
+def left_out() -> set[str]:
+    """The cases that `make test` leaves to `make every`."""
+    found = tomllib.loads(LEFT_OUT.read_text(encoding="utf-8"))
+    return {f"{test}[{name}]" if name else test for test, names in found.items() for name in names}
+
+
 class Lines:
-    """Which tests run a line, the nearest first."""
+    """Which tests of `make test` run a line, the nearest first."""
 
     def __init__(self) -> None:
         from coverage.numbits import register_sqlite_functions
 
         self.base = sqlite3.connect(MAP)
         register_sqlite_functions(self.base)
+        self.left_out = left_out()
         self.files = dict(self.base.execute("select context_id, count(*) from line_bits group by context_id"))
 
     def tests(self, path: str, line: int) -> list[str]:
@@ -188,8 +196,11 @@ class Lines:
             " join file on file.id = file_id where path = ? and num_in_numbits(?, numbits)",
             (str(ROOT / path), line),
         )
-        near = sorted((self.files[i], context.rpartition("|")[0]) for i, context in found if context)
-        return [*dict.fromkeys(test for _, test in near)]
+        near = sorted((self.files[i], *context.rpartition("|")[::2]) for i, context in found if context)
+        shared = (
+            test.partition("::")[0] for _, test, phase in near if phase == "setup"
+        )  # by fixtures for all of a file
+        return [test for test in dict.fromkeys((*(test for _, test, _ in near), *shared)) if test not in self.left_out]
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

@@ -12,14 +12,12 @@ from __future__ import annotations
 import heapq
 import json
 import sqlite3
-import tomllib
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Iterator
 
-from mutants import MAP, ROOT, SECONDS
+from mutants import LEFT_OUT, MAP, SECONDS, left_out
 
-LEFT_OUT = ROOT / "tests" / "left_out.toml"
 QUICK, LONG, TESTS = 0.2, 3.0, 2
 ALWAYS = ("tests/docs/",)
 """What says something of files of the repository, as goldens do (`conftest.py`), not of the package alone."""
@@ -97,12 +95,6 @@ def text(cases: set[str]) -> Iterator[str]:
     yield "# By test, the cases that `make test` leaves to `make every`; written by `make sample`.\n\n"
     for test, names in sorted(tests.items()):
         yield f"{json.dumps(test)} = [\n" + "".join(f"  {json.dumps(name)},\n" for name in names) + "]\n"
-
-
-def left_out() -> set[str]:
-    """The cases of the file."""
-    found = tomllib.loads(LEFT_OUT.read_text(encoding="utf-8"))
-    return {f"{test}[{name}]" if name else test for test, names in found.items() for name in names}
 
 
 def main() -> None:

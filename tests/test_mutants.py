@@ -33,9 +33,9 @@ def test_the_sample_leaves_out_what_others_run() -> None:
 
 def test_what_the_sample_writes_is_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = {"tests/a.py::one", "tests/a.py::two[x-1]", "tests/a.py::two[a \\ b [c]]", 'tests/b.py::three["]'}
-    monkeypatch.setattr(sample, "LEFT_OUT", tmp_path / "left_out.toml")
-    sample.LEFT_OUT.write_text("".join(sample.text(cases)))
-    assert sample.left_out() == cases
+    monkeypatch.setattr(mutants, "LEFT_OUT", tmp_path / "left_out.toml")
+    mutants.LEFT_OUT.write_text("".join(sample.text(cases)))
+    assert mutants.left_out() == cases
 
 
 @pytest.mark.parametrize(

@@ -368,7 +368,6 @@ def _fresh(path: Path, checkpoint: Checkpoint | None) -> Iterator[BinaryIO]:
         )
     with written_beside(path) as beside, beside.open("wb") as file:
         yield file
-        file.flush()
 
 
 def _fill(
