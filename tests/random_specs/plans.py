@@ -343,6 +343,9 @@ class PlanWriter(Writer):
             f"{qk}\ny = merge_heads(sdpa(q, k, k, mask: {mask}) + sdpa(q, -k, k, mask: causal))",
             f"{qk}\ny = (sdpa(q, k, k, mask: {mask}) -> merge_heads) + cumsum(k -> merge_heads, axis: 1)",
             f"q = u {heads}\nk = m {heads}\ny = sdpa(q, k, k) -> merge_heads",
+            f"d = cumsum(ids == 0, axis: 1)\ny = u -> mha(heads: 2, mask: {mask} & same(d))",
+            "k = u -> linear(32) -> split_heads(4)\nq = v -> linear(32) -> split_heads(4)\n"
+            f"y = (sdpa(q, k, k, mask: {mask}) - sdpa(-q, k, k, mask: causal)) -> merge_heads -> linear(4)",
             "y = u * mean(m, 1, keep: true)",
             "h = mean(m, 1)\ny = scan h: [batch, 4] = h for a in u { h = tanh(h + a)  emit h }",
             "h = mean(m, 1)\ny = linear_recurrence(sigmoid(u), v, h)",
