@@ -13,10 +13,10 @@ def test_plans_of_random_models_hold() -> None:
     for seed in range(10 if sizes.every else 1):
         counts = judged(MODELS, seed)
         assert counts["planned"] + counts["refused"] == MODELS
-        assert counts["planned"] > MODELS / 2
+        assert counts["planned"] > MODELS / 3
         assert counts["refused"] - counts["not proved causal"] < MODELS / 5
         assert counts["no number"] < MODELS / 10
-        assert counts["emitted"] > MODELS / 10
+        assert counts["emitted"] > MODELS / 20
         assert counts["of two lengths"] > counts["emitted"] / 2
         assert counts["caches"] > MODELS / 4
-        assert counts["caches that change nothing"] < counts["caches"] / 10
+        assert counts["caches that change nothing"] < counts["caches"] / 5
