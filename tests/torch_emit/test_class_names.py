@@ -4,6 +4,7 @@ import ast
 from collections import Counter
 
 import pytest
+import torch
 
 import archdsl
 from archdsl.backends.torch import Extras, emit
@@ -70,3 +71,25 @@ def test_classes_of_one_block_are_told_apart(how: str) -> None:
     }}"""
     source = archdsl.torch_source(text=text)
     assert [s.name for s in ast.parse(source).body if isinstance(s, ast.ClassDef) and "Map" in s.name] == wanted
+
+
+HANDED = """
+block inner(hidden: size)(x: [batch, n, d]) -> [batch, n, d] {
+  y = x -> linear(hidden) -> gelu -> linear(d)
+  return x + y * hidden
+}
+block outer(f: block)(x: [batch, n, d]) -> [batch, n, d] { return x -> f -> gelu -> f }
+model m(width = 8, hidden = 5)(x: [batch, time, width], z: [batch, other, width]) {
+  let f = shared(inner(hidden: hidden))
+  return x -> outer(f), z -> outer(f)
+}
+"""
+
+
+def test_a_shared_block_that_is_handed_on_meets_other_lengths() -> None:
+    """The numbers of its constructor are known to each block that it stands for."""
+    module = archdsl.to_torch(text=HANDED)
+    x = torch.randn(2, 3, 8)
+    first, second = module(x, x[:, :2])
+    torch.testing.assert_close(second, first[:, :2])
+    assert archdsl.estimate(text=HANDED).params.total == sum(p.numel() for p in module.parameters())

@@ -302,7 +302,7 @@ class Classes:
         while waiting:
             w = waiting.pop()
             mine = self.exact[w.block]
-            for site in w.sites:
+            for site in (*w.sites, *w.shared):
                 if site.block not in self.exact:
                     worth = {n: dims.expr_value(dims.substitute(e, mine)) for n, e in site.bind.items()}
                     given = {n: dims.literal(v) for n, v in worth.items() if not isinstance(v, Poly)}

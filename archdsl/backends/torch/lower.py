@@ -225,6 +225,8 @@ class Lowered:
     """Of the contexts that may be left out: which parameter each is."""
     losses: bool = False
     """Whether `forward` collects auxiliary losses."""
+    shared: list[ClassUse] = field(default_factory=list)
+    """Further uses of instances that are made elsewhere."""
     before: Lowered | None = None
     """The part of the block that a scan computes once: a method `prepare` of the same class."""
     modules: Modules = field(repr=False, default=None)  # type: ignore[assignment]
@@ -506,8 +508,10 @@ class Lowering:
         module: Tree
         if node.handle is not None:
             module, group = Read(self.modules.handles[node.handle.instance]), self.classes.group(node.block)
+            self.lowered.shared.append(ClassUse(group, node.block, node.bind))
         elif node.instance is not None:
             module, group = self.modules.instance(node.instance), self.classes.group(node.block)
+            self.lowered.shared.append(ClassUse(group, node.block, node.bind))
         else:
             called = "" if re.fullmatch(rf"{node.block.name}(_\d+)?", node.name) else node.name
             made = self.modules.made(node.step or node.block, node.bind, node.alias or called)
