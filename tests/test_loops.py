@@ -193,3 +193,15 @@ def test_a_list_of_layers_that_all_differ_is_far_from_the_limit(monkeypatch: pyt
 
     assert codes(16) == []
     assert codes(32) == ["E0404"]
+
+
+def test_repetitions_that_are_alike_are_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are elaborated once, and later passes take each of them."""
+    monkeypatch.setattr("archdsl.frontend.base.MAX_STEPS", 200)
+
+    def codes(count: int) -> list[str]:
+        text = f"model m(width = 8){INPUT} {{ for _ in {count} {{ x = x * 2 }} return x }}"
+        return [d.code for d in api.check(text=text) if d.code.startswith("E")]
+
+    assert codes(20) == []
+    assert codes(400) == ["E0404"]
