@@ -66,7 +66,7 @@ MANY = {
     "gpt_oss": (90, "sinks, which no fused kernel has in a step, and experts with biases"),
     "qwen3_next": (90, DELTA),
     "performer": (80, "random directions in four blocks, for queries and for keys"),
-    "rwkv": (80, "low-rank layers, shifts and a recurrence of its own"),
+    "rwkv": (90, "low-rank layers, shifts and a recurrence of its own, whose state is copied in static steps"),
 }
 """The most kernels of a layer in a decode step; models with layers of more, and what they have them for."""
 WAITS = {
