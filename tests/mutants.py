@@ -2,7 +2,7 @@
 
 A mutant is the code with one small change: a comparison turned, a term of a guard left out, a call dropped. A seed
 draws lines that some test runs, and a change of each. First those tests are run that are nearest, which run the fewest
-files of the package; then, while the mutant lives, all others that run its line. Who changes code or tests maps anew
+files of the package; then, while the mutant lives, all others that run its line, or `--most` of them. Who changes code or tests maps anew
 which test runs which line (`--map`), or maps what has come (`--map tests/test_new.py`).
 
 What is judged to be no fault is listed in `equivalent.toml`, with the reason, and is not run again.
@@ -36,9 +36,9 @@ EQUIVALENT = ROOT / "tests" / "equivalent.toml"
 LEFT_OUT = ROOT / "tests" / "left_out.toml"
 EMITTED = "archdsl/backends/torch/runtime/"
 """Files that are never imported: what they do is seen in emitted files alone."""
-NEAR, OF_ONE, SOON, LATE = 80, 4, 150, 900
-"""Tests of the first round, the most cases of one of them, and seconds that a round may take: what does not end is
-noticed."""
+NEAR, MANY, OF_ONE, LATE = 80, 300, 4, 600
+"""Tests of the first round and of each other, cases that a test has in turn, and the seconds that a round may take:
+what does not end is noticed."""
 TURNED = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
@@ -238,20 +238,26 @@ def copy(into: Path) -> Path:
     return into
 
 
-def survives(mutant: Mutant, folder: Path, tests: list[str]) -> bool:
-    """Whether every test that runs the line passes in a copy with the mutant."""
-    near: list[str] = []
-    of_one: Counter[str] = Counter()
+def rounds(tests: list[str], most: int | None) -> Iterator[list[str]]:
+    """The nearest tests, then further ones, and of each a few cases before others of its cases; so many at most."""
+    turns: Counter[str] = Counter()
+    ordered = []
     for test in tests:
-        of_one[test.partition("[")[0]] += 1
-        if len(near) < NEAR and of_one[test.partition("[")[0]] <= OF_ONE:
-            near.append(test)
+        name = test.partition("[")[0]
+        ordered.append((turns[name] // OF_ONE, test))
+        turns[name] += 1
+    found = [test for _, test in sorted(ordered, key=lambda pair: pair[0])][:most]
+    yield found[:NEAR]
+    yield from (found[i : i + MANY] for i in range(NEAR, len(found), MANY))
+
+
+def survives(mutant: Mutant, folder: Path, tests: list[str], most: int | None) -> bool:
+    """Whether every test that runs the line, or the `most` nearest, passes in a copy with the mutant."""
     path = folder / mutant.path
     before = path.read_bytes()
     path.write_bytes(before[: mutant.begin] + mutant.new.encode() + before[mutant.end :])
     try:
-        rest = [test for test in tests if test not in {*near}]
-        return status(folder, near, SOON) == 0 and (not rest or status(folder, rest, LATE) == 0)
+        return all(status(folder, some, LATE) == 0 for some in rounds(tests, most))
     finally:
         path.write_bytes(before)
 
@@ -281,6 +287,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--most", type=int, help="tests that a mutant may survive: all that run its line")
     parser.add_argument("--map", nargs="*", metavar="TESTS", help="map which lines tests run: all, or these too")
     options = parser.parse_args()
     if options.map is not None or not MAP.exists():
@@ -298,7 +305,7 @@ def main() -> None:
         def judge(mutant: Mutant) -> bool:
             where = copies.get()
             try:
-                return survives(mutant, where, drawn[mutant])
+                return survives(mutant, where, drawn[mutant], options.most)
             finally:
                 copies.put(where)
 

@@ -88,3 +88,11 @@ def test_what_is_judged_still_stands() -> None:
         key = tuple(judged[name] for name in ("path", "scope", "old", "new"))
         assert any(m.key == key for m in found), judged
         assert judged["reason"]
+
+
+def test_a_few_cases_of_each_test_are_run_first() -> None:
+    tests = [*(f"a.py::one[{i}]" for i in range(500)), "b.py::two"]
+    found = [*mutants.rounds(tests, 400)]
+    assert found[0][:5] == [*tests[:4], "b.py::two"]
+    assert [len(some) for some in found] == [80, 300, 20]
+    assert sorted(test for some in mutants.rounds(tests, None) for test in some) == sorted(tests)
