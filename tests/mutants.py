@@ -2,8 +2,8 @@
 
 A mutant is the code with one small change: a comparison turned, a term of a guard left out, a call dropped. A seed
 draws lines that some test runs, and a change of each. First those tests are run that are nearest, which run the fewest
-files of the package; then, while the mutant lives, all others that run its line, or `--most` of them. Who changes code or tests maps anew
-which test runs which line (`--map`), or maps what has come (`--map tests/test_new.py`).
+files of the package; then, while the mutant lives, all others that run its line, or `--most` of them. Who changes code
+or tests maps anew which test runs which line (`--map`), or maps what has come (`--map tests/test_new.py`).
 
 What is judged to be no fault is listed in `equivalent.toml`, with the reason, and is not run again.
 """
