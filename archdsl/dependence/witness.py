@@ -87,7 +87,7 @@ class Witness(Paths):
             if key in reader or not self.may_leak(spot, index):
                 continue
             reader[key] = by
-            if self.is_late(spot, index):
+            if spot.value is self.source.value and not spot.frames:  # too late, or it might not leak
                 path = [element]
                 while by is not None:
                     path.append(by)
@@ -117,13 +117,6 @@ class Witness(Paths):
                 total += scale * (max(size - 1, 0) if rest is None else rest % size)
                 rest = None if rest is None else rest // size
         return total
-
-    def is_late(self, spot: Spot, index: Index) -> bool:
-        if spot.frames or spot.value is not self.source.value:
-            return False
-        position = index[self.source.axis]
-        last = self.length(spot.value.shape[self.source.axis].value) - 1
-        return (last if position is None else position) > self.allowed
 
     def length(self, size: Size) -> int:
         """A size for the lengths that are searched. Raises UnfitError where it is none."""

@@ -177,7 +177,7 @@ class Builder:
                 found.append(self.number(x, dtype))
             else:
                 found.append(self.constant(x, dtype))
-        while found and found[-1] is None:  # onnxruntime 1.31 crashes on a last input that is named by nothing
+        while found[-1] is None:  # onnxruntime 1.31 crashes on a last input that is named by nothing
             found.pop()
         return found
 
