@@ -51,9 +51,7 @@ with suppress(ImportError):  # versions before it did
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(UPDATE, action="store_true", help="write what comes out as the new goldens, instead of comparing")
-    parser.addoption(
-        EVERY, action="store_true", help="the cases, too, that tests/left_out.toml names, and the whole zoo"
-    )
+    parser.addoption(EVERY, action="store_true", help="also what tests/left_out.toml names, and the whole zoo")
     parser.addoption(QUICK, action="store_true", help="only what imports no back end and is not slow")
 
 

@@ -173,6 +173,11 @@ def map_lines(tests: list[str], jobs: int) -> None:
         sys.exit("mutants of code that fails its tests say nothing")
 
 
+def of_test(case: str) -> str:
+    """The test that a case is one of."""
+    return case.partition("[")[0]
+
+
 def left_out() -> set[str]:
     """The cases that `make test` leaves to `make every`."""
     found = tomllib.loads(LEFT_OUT.read_text(encoding="utf-8"))
@@ -197,9 +202,8 @@ class Lines:
             (str(ROOT / path), line),
         )
         near = sorted((self.files[i], *context.rpartition("|")[::2]) for i, context in found if context)
-        shared = (
-            test.partition("::")[0] for _, test, phase in near if phase == "setup"
-        )  # by fixtures for all of a file
+        # What a fixture runs may serve every test of its file.
+        shared = (test.partition("::")[0] for _, test, phase in near if phase == "setup")
         return [test for test in dict.fromkeys((*(test for _, test, _ in near), *shared)) if test not in self.left_out]
 
 
@@ -239,13 +243,13 @@ def copy(into: Path) -> Path:
 
 
 def rounds(tests: list[str], most: int | None) -> Iterator[list[str]]:
-    """The nearest tests, then further ones, and of each a few cases before others of its cases; so many at most."""
+    """Yield the tests in the order in which they run: the nearest first, and a few cases of each test before its other
+    cases; `most` tests at most."""
     turns: Counter[str] = Counter()
     ordered = []
     for test in tests:
-        name = test.partition("[")[0]
-        ordered.append((turns[name] // OF_ONE, test))
-        turns[name] += 1
+        ordered.append((turns[of_test(test)] // OF_ONE, test))
+        turns[of_test(test)] += 1
     found = [test for _, test in sorted(ordered, key=lambda pair: pair[0])][:most]
     yield found[:NEAR]
     yield from (found[i : i + MANY] for i in range(NEAR, len(found), MANY))

@@ -16,17 +16,13 @@ import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Iterator
 
-from mutants import LEFT_OUT, MAP, SECONDS, left_out
+from mutants import LEFT_OUT, MAP, SECONDS, left_out, of_test
 
 QUICK, LONG, TESTS = 0.2, 3.0, 2
 ALWAYS = ("tests/docs/",)
 """What says something of files of the repository, as goldens do (`conftest.py`), not of the package alone."""
 
 Line = tuple[int, int]
-
-
-def of_test(case: str) -> str:
-    return case.partition("[")[0]
 
 
 def seconds() -> dict[str, float]:

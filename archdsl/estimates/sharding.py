@@ -801,7 +801,7 @@ class Step:
             copies = self.replicas(expert)
 
             def size(weights: Iterable[FlatWeight], expert: bool = expert, copies: int = copies) -> int:
-                """How many numbers are exchanged: shards of unequal sizes are padded."""
+                """Return how many numbers ranks exchange of these weights, with the padding of uneven shards."""
                 trained = [t for t, e in self.tensors(weights) if e == expert and t.weight.trained]
                 return sum(fully_sharded(t, copies).numbers * copies if plan.zero == 3 else t.numbers for t in trained)
 

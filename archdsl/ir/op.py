@@ -641,8 +641,8 @@ class Primitive:
         return self.reads(node)
 
     def certain(self, node: OpNode, axis: int, position: int, length: int) -> int | None:
-        """Return the one position along an axis of the first input that the result at `position` surely depends on, of
-        an axis of `length` that `reads` says is read whole. None: it depends on all."""
+        """Narrow what `reads` says of an axis of the first input, of `length` positions, that it reads whole: return
+        the only one that the result at `position` depends on, None where it depends on all."""
         return None
 
     def taken_from(self, node: OpNode, index: Sequence[int | None]) -> int | None:

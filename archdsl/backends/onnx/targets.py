@@ -37,8 +37,8 @@ class Target(Frozen):
     """Where it finds the weights of an encoder and a decoder, if it runs them as two graphs between which it hands what
     the encoder gives."""
     zeros_run_on: bool = False
-    """Whether its lookup of rows in four bits takes two zero points from each byte, wherever rows end: right alone
-    where rows have an even number of blocks."""
+    """Whether its lookup of rows in four bits overlooks that the zero points of a row end with a whole byte: then it
+    is right only where a row has an even number of blocks."""
     packs: bool = False
     """Whether fused attention takes queries, keys and values best in one tensor, and turns them by their positions."""
 

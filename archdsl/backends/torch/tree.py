@@ -235,29 +235,23 @@ def inside(x: Any) -> Iterable[Any]:
     return vars(x).values() if isinstance(x, Code) else ()
 
 
-def leaves(x: Any) -> Iterator[Any]:
-    """Every leaf of a tree or of code, or of several, in the order of the text."""
+def walked(x: Any) -> Iterator[Any]:
+    """Whatever a tree, code, or several of them consist of, outer parts first, in the order of the text."""
     waiting = [x]
     while waiting:
         x = waiting.pop()
-        if isinstance(x, PyNode):
-            waiting += x.fields[::-1]
-        elif isinstance(x, LEAVES):
-            yield x
-        else:
-            waiting += [*inside(x)][::-1]
+        yield x
+        waiting += reversed([*inside(x)])
+
+
+def leaves(x: Any) -> Iterator[Any]:
+    """Every leaf of a tree or of code, or of several, in the order of the text."""
+    return (i for i in walked(x) if isinstance(i, LEAVES))
 
 
 def nodes(x: Any) -> Iterator[PyNode]:
     """Every node of a tree or of code, outer ones first."""
-    waiting = [x]
-    while waiting:
-        x = waiting.pop()
-        if isinstance(x, PyNode):
-            yield x
-            waiting += x.fields[::-1]
-        else:
-            waiting += [*inside(x)][::-1]
+    return (i for i in walked(x) if isinstance(i, PyNode))
 
 
 def trees(x: Any) -> Iterator[Tree]:
