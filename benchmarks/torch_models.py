@@ -210,15 +210,19 @@ def transformers_of(name: str, case: Case, model: Any, dtype: torch.dtype) -> nn
     import transformers
 
     config = model.config
-    sizes: dict[str, Any] = {"vocab_size": config.vocab, "bos_token_id": None, "eos_token_id": None}
+    sizes: dict[str, Any] = {
+        "vocab_size": config.vocab,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "max_position_embeddings": config.context,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
     if name != "gpt2":
         sizes |= {
-            "hidden_size": config.width,
-            "num_hidden_layers": config.layers,
-            "num_attention_heads": config.heads,
             "num_key_value_heads": config.kv_heads,
             "intermediate_size": config.hidden,
-            "max_position_embeddings": config.context,
             "rms_norm_eps": 1e-5,
             "rope_parameters": {"rope_type": "default", "rope_theta": case.theta},
             "tie_word_embeddings": False,

@@ -5,12 +5,14 @@ import importlib.util
 import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 ROOT = Path(__file__).resolve().parent.parent
 NAN, INF = math.nan, math.inf
@@ -128,6 +130,103 @@ def test_logits_that_differ_or_are_nan_or_zero_are_not_equal(
         with pytest.raises(SystemExit, match=f"differs from PyTorch by {said}"):
             bench.Bench.measure(made, ways, "prefill", 1, 1)
     assert wrong == []
+
+
+TINY = {"layers": 1, "width": 32, "heads": 4, "vocab": 64, "context": 64}
+SMALL = {
+    "gpt2": TINY,
+    "llama": {**TINY, "kv_heads": 2, "hidden": 48},
+    "mixtral": {**TINY, "kv_heads": 2, "hidden": 48},
+}
+
+
+def exchanged(module: nn.Module) -> None:
+    """Exchange two weights of the same shape that mean different things."""
+    shapes: dict[tuple[int, ...], list[nn.Parameter]] = {}
+    for weight in module.parameters():
+        shapes.setdefault(tuple(weight.shape), []).append(weight)
+    a, b = next(those for shape, those in shapes.items() if len(shape) > 1 and len(those) > 1)[:2]
+    a.data, b.data = b.data, a.data
+
+
+def with_nan(module: nn.Module) -> None:
+    next(module.parameters()).data[:, 0] = NAN
+
+
+def zeros(module: nn.Module) -> None:
+    for weight in module.parameters():
+        weight.data.zero_()
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("fault", [None, exchanged, with_nan, zeros])
+def test_an_implementation_that_is_not_ours_is_not_measured(
+    name: str, fault: Callable[[nn.Module], None] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = script("benchmarks/torch_models.py")
+    case = bench.CASES[name]
+    monkeypatch.setitem(bench.CASES, name, bench.Case(case.spec, SMALL[name], case.theta))
+    package, maker, way = bench.OTHERS["transformers"]
+
+    def faulty(*given: Any) -> nn.Module:
+        module: nn.Module = maker(*given)
+        if fault is not None:
+            fault(module)
+        return module
+
+    monkeypatch.setattr(bench, "OTHERS", {"transformers": (package, faulty, way)})
+    options = SimpleNamespace(device="cpu", no_cpu=True, compiled=None)
+    if fault is None:
+        assert set(bench.made(name, "float32", options)) == {"archdsl", "transformers"}
+    else:
+        with pytest.raises(SystemExit, match="transformers differs from ours by"):
+            bench.made(name, "float32", options)
+
+
+@pytest.mark.parametrize(
+    ("params", "flops", "seconds", "said"),
+    [
+        (7, 50, 9.0, ""),
+        (8, 50, 9.0, "PyTorch says otherwise"),
+        (7, 40, 9.0, "PyTorch says otherwise"),
+        (None, None, 9.0, "PyTorch says otherwise"),
+        (7, 50, 0.1, "takes 0.10 s"),
+    ],
+)
+def test_an_estimator_that_is_wrong_or_slower_is_named(
+    params: int | None,
+    flops: int | None,
+    seconds: float,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bench = script("benchmarks/estimators.py")
+    monkeypatch.setattr(bench, "TOOLS", {"FlopCounterMode": ("torch", None)})
+    monkeypatch.setattr(bench, "ours", lambda name: bench.Found(7, 40, 0.5, 90.0, dense=50))
+    monkeypatch.setattr(bench, "theirs", lambda tool, name: bench.Found(params, flops, seconds, 900.0))
+    assert bench.main([next(iter(bench.CASES))], 1, False) == bool(said)
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("plain", "full", "megabytes", "status"),
+    [(240.0, 900.0, 140.0, 0), (260.0, 900.0, 140.0, 1), (240.0, 1100.0, 140.0, 1), (240.0, 900.0, 160.0, 1)],
+)
+def test_commands_that_are_slow_or_large_are_found(
+    plain: float, full: float, megabytes: float, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = script("benchmarks/startup.py")
+    taken = {tuple(arguments): (100.0, 50.0) for arguments in bench.COMMANDS.values()}
+    taken |= {tuple(arguments): (plain, 60.0) for arguments in bench.PLAIN.values()}
+    taken |= {tuple(arguments): (full, megabytes) for arguments in bench.FULL.values()}
+    monkeypatch.setattr(bench, "run", lambda arguments, _: taken[tuple(arguments)])
+    assert bench.main(1) == status
+
+
+def test_a_command_that_fails_is_not_measured(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="exit status 3"):
+        script("benchmarks/startup.py").run(["-c", "raise SystemExit(3)"], str(tmp_path))
 
 
 def test_flops_that_differ_are_found_and_so_are_no_models(
