@@ -569,3 +569,23 @@ def test_what_would_need_more_than_a_plan_is_whole(spec: str, whole: str) -> Non
 def test_all_layers_of_several_stacks_are_sharded() -> None:
     text = archdsl.torch_source("t5_small", features=["parallel"])
     assert "for block in (*model.encoder, *model.decoder):" in text
+
+
+@pytest.mark.parametrize("spec", [MIXTURE, AFFINE], ids=["gated", "biases and a capacity"])
+@pytest.mark.parametrize(("world", "layout"), [(2, {"ep": 2}), (4, {"ep": 4}), (4, {"ep": 2, "tp": 2})])
+def test_what_experts_need_is_exchanged_as_the_estimate_says(
+    spec: str, world: int, layout: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows go to the ranks that have their experts and back, as many as come; what else is exchanged is as without."""
+    monkeypatch.setattr(dist, "all_to_all_single", lambda arrived, counts, group: arrived.copy_(counts))
+    mesh = Mesh(dp=layout["ep"], **layout)
+    found = shard(archdsl.load(text=spec), StepPlan(mesh, zero=3), batch=4 * mesh.dp, seq=8)
+    path = emitted(tmp_path, "model", spec, {})
+    issued = exchanged(path, world, layout, steps=2)  # the first step makes what the others have
+    for phases, one in zip((("forward",), ("backward", "step")), issued, strict=True):
+        said = Counter[str]()
+        for c in found.communication:
+            if c.phase in phases:
+                said[c.collective + (" of shards" if c.axis == "dp" else "")] += c.payload
+        assert one.bytes == said
+        assert said["all-to-all"] > 0
