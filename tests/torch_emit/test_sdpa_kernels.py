@@ -84,6 +84,7 @@ def test_masks_are_of_the_type_of_queries(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_fused_kernel_takes_every_call(name: str) -> None:
+    assert calls(name)
     found = [(card.name, call, refusals(call, card)) for call in calls(name) for card in CARDS if not fused(call, card)]
     assert found == []
 
@@ -94,6 +95,7 @@ def test_estimates_know_what_kernels_take(name: str) -> None:
     sizes = {s.name: {"batch": tiny.BATCH, "time": TIME}.get(s.name, tiny.OTHER) for s in model.symbols}
     known = StoredScores(device("a100_sxm_80gb"), sizes, "bfloat16", trains=False)
     asked = [call for node in walk(flatten(model)) if isinstance(node, FlatOp) and (call := known.call(node))]
+    assert asked
     for card in CARDS:
         said = {str((call.q, call.k, call.v, call.causal, refusals(call, card))) for call in asked}
         assert said == {str((call.q, call.k, call.v, call.causal, refusals(call, card))) for call in whole(name)}
