@@ -644,11 +644,12 @@ def _judged(case: Case, folder: Path, step: list[str]) -> Verdict:
         given["model"] = None
     else:
         given["text"] = case.text
+    most = COSTLY if case.costly else SECONDS
     step[0] = "check"
-    with within(SECONDS if not case.costly else COSTLY, "check"):
+    with within(most, "check"):
         found = api.check(**given)
     step[0] = "render"
-    with within(SECONDS, "render"):
+    with within(most, "render"):
         shown = [render.render_text(found), render.render_text(found, color=True), render.render_json(found)]
         shown += [render.render_concise(found), render.render_github(found)]
         for text in shown:
