@@ -294,6 +294,30 @@ def test_an_import_that_cannot_be_followed(path: str, code: str, message: str, h
     assert check(spec) == ()
 
 
+def test_so_many_files_may_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("archdsl.frontend.modules.MAX_IMPORTS", 2)
+    for i in range(3):
+        (tmp_path / f"part{i}.arch").write_text(LAYER.replace("block ", "block own_", 1) if i else LAYER)
+    spec = tmp_path / "spec.arch"
+    imports = [f'import "part{i}.arch" as part{i}\n' for i in range(1, 3)]
+    one = 'import "part0.arch"\n'
+    spec.write_text(one + imports[0] + MODEL)
+    assert not [d for d in check(spec) if d.is_error]
+    spec.write_text(one + "".join(imports) + MODEL)
+    assert [(d.code, d.message) for d in check(spec) if d.is_error] == [("E0208", "more than 2 imported files")]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [("3", "a number"), ("[4, 5]", "a list"), ("true", "true or false"), ("left", "a tensor that was left out")],
+)
+def test_what_no_pipeline_carries(value: str, kind: str) -> None:
+    text = f"block part(x: [batch, 4], left: [batch, 4] = none) -> [batch, 4] {{ return {value} -> relu }}\n"
+    text += "model m(x: [batch, 4]) { return part(x) }"
+    (found,) = check(text=text)
+    assert (found.code, found.message) == ("E0203", f"a pipeline carries a tensor, and this is {kind}")
+
+
 def test_a_name_of_an_import(tmp_path: Path) -> None:
     (tmp_path / "parts.arch").write_text(LAYER)
     spec = tmp_path / "spec.arch"

@@ -8,7 +8,7 @@ import pytest
 from archdsl.passes.cut import minimum_cut
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(400))
 def test_as_networkx_cuts(seed: int) -> None:
     draw = random.Random(seed)
     count = draw.randint(2, 12)

@@ -37,3 +37,11 @@ def test_sizes_are_spelled_as_in_the_block() -> None:
 def test_only_linear_in_distinct_blocks() -> None:
     few, many = (print_model(archdsl.load("gpt2", set={"layers": n})) for n in (2, 1000))
     assert few.count("\n") == many.count("\n")
+
+
+def test_a_mask_says_which_tensor_hides_keys() -> None:
+    model = archdsl.load(
+        text="model m(x: [batch, time, 8]) { keep = mean(x, axis: -1) > 0\n"
+        "return x -> mha(heads: 2, mask: causal & keys(keep)) }"
+    )
+    assert "keys(%keep)" in print_model(model)

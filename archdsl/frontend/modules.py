@@ -226,7 +226,7 @@ class Loader:
             )
         if target in self.modules:
             return self.modules[target]
-        if len(self.modules) >= MAX_IMPORTS:
+        if len(self.modules) > MAX_IMPORTS:  # the spec that imports is one of them
             text = f"more than {MAX_IMPORTS} imported files"
             raise error("E0208", text, declaration.span, help=raising("imports"))
         try:

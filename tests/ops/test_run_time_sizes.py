@@ -131,3 +131,18 @@ def test_one_graph_for_all_sizes() -> None:
     )
     for y, z in zip(outputs_of(module, inputs(3, 12)), outputs_of(program.module(), inputs(3, 12)), strict=True):
         torch.testing.assert_close(y, z)
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["(time - 9) // 2", "(3 - time) // 4", "(time - 9) % 4", "(3 - time) % 5", "(time // 3 * 5 - 2 * time) // 2"],
+)
+def test_quotients_of_numbers_below_0_are_rounded_down(number: str) -> None:
+    """In Python, in the module and in onnxruntime, added to real and to whole numbers."""
+    for kind in ("", "int"):
+        text = f"model m(x: {kind}[batch, time, 4]) {{ return x + 50 + ({number}) }}"
+        module = to_torch(archdsl.load(text=text))
+        for time in range(2, 12):
+            x = torch.zeros(1, time, 4, dtype=torch.int64 if kind else torch.float32)
+            assert module(x).flatten()[0] == 50 + eval(number, {"time": time})
+            assert archdsl.verify(text=text, batch=1, seq=time, decode=False).agrees
