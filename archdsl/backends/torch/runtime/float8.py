@@ -3,20 +3,18 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 
 def float8_product(a: Tensor, b: Tensor, a_type: torch.dtype = torch.float8_e4m3fn) -> Tensor:
-    """Compute a [m, k] @ b [k, n] in float8 (torch >= 2.10), each scaled so that its largest number is that of its
-    type; m is free, k and n are multiples of 16."""
+    """Compute a [m, k] @ b [k, n] in float8, each scaled so that its largest number is that of its type; m is free, k
+    and n are multiples of 16."""
     scaled, scales = [], []
     for x, dtype in ((a, a_type), (b, torch.float8_e4m3fn)):
         scales.append(x.abs().amax().float().clamp(min=1e-12) / torch.finfo(dtype).max)
         scaled.append((x.float() / scales[-1]).to(dtype))
     rows, columns = scaled[0].contiguous(), scaled[1].t().contiguous().t()  # the orders that the kernels take
-    whole = F.ScalingType.TensorWise
-    return F.scaled_mm(rows, columns, scales[0], whole, scales[1], whole, output_dtype=a.dtype)
+    return torch._scaled_mm(rows, columns, scales[0], scales[1], out_dtype=a.dtype)  # F.scaled_mm breaks graphs of 2.11
 
 
 class Float8Product(torch.autograd.Function):
