@@ -258,8 +258,8 @@ class Runs:
         """A module in bfloat16 with sections, and its file."""
         cls = load_source(emit(self.model, Extras(frozenset(sections))))
         file = sys.modules[cls.__module__]
-        if hasattr(file, "fused_block_mask"):  # compiled on a GPU
-            file.fused_block_mask = file.create_block_mask
+        if hasattr(file, "block_counts"):  # compiled on a GPU
+            file.block_counts = file.block_counts.__wrapped__
         if hasattr(file, "fused_attention"):
             file.fused_attention = flex_attention
         torch.set_default_dtype(torch.bfloat16)

@@ -35,9 +35,9 @@ EMITTED = """
     rotate rope rope_table frequencies dispatch grouped_mm ends GroupedLinear GroupedAffine attend linear plain few_rows
     for_decoding prepacked scaled_rope_table use_float8 float8_product Float8Product Float8Linear
     Spans spans_of varlen_attention varlen_attn masked_attention
-    causal_mask mask_of alibi slopes sinusoid relative_bias buckets run_scan checkpoint checkpointed parallelize
-    AllToAll shard_experts plan fully_shard norm blocks block_mask causal window chunked full embed pair pairs token
-    head_logits memory_mask reset_parameters init_weights reset
+    causal_mask mask_of block_counts block_order alibi slopes sinusoid relative_bias buckets run_scan
+    checkpoint checkpointed parallelize AllToAll shard_experts plan fully_shard norm blocks block_mask causal window
+    chunked full embed pair pairs token head_logits memory_mask reset_parameters init_weights reset
 """
 LANGUAGE = """
     linear mlp gelu relu softmax layernorm embedding dropout mean sum sqrt log exp floor ceil option given pre post same

@@ -6,9 +6,12 @@ gradients there, too, once nothing asks for the device.
 
 from __future__ import annotations
 
+import ast
 import copy
 import inspect
+import math
 import pickle
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -21,6 +24,7 @@ import pytest
 import torch
 from rows import POSITIONS, spelled
 from torch import Tensor, nn
+from torch._inductor.utils import run_and_get_code
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import BlockMask
 
@@ -91,7 +95,8 @@ def inputs_of(made: nn.Module, time: int, device: str = "cpu") -> list[Tensor]:
 def blocks(made: nn.Module) -> Iterator[list[BlockMask]]:
     """What runs on CUDA runs here: written out, step by step. The masks that attention was given."""
     found: list[BlockMask] = []
-    mask_of, cuda = names_of(made)["mask_of"], SimpleNamespace(type="cuda")
+    names, cpu, cuda = names_of(made), torch.device("cpu"), SimpleNamespace(type="cuda")
+    mask_of, block_mask = names["mask_of"], names["block_mask"]
 
     def attention(*args: Any, block_mask: BlockMask, **options: Any) -> Tensor:
         found.append(block_mask)
@@ -99,7 +104,8 @@ def blocks(made: nn.Module) -> Iterator[list[BlockMask]]:
 
     changed = {
         "mask_of": lambda rule, batch, time, device, *given: mask_of(rule, batch, time, cuda, *given),
-        "fused_block_mask": lambda *given: flex.create_block_mask(*given[:-1], device="cpu"),
+        "block_mask": lambda rule, batch, time, device, *given: block_mask(rule, batch, time, cpu, *given),
+        "block_counts": names["block_counts"].__wrapped__,
         "fused_attention": attention,
     }
     anywhere = mock.patch.object(flex, "_validate_device", return_value=None)
@@ -135,6 +141,41 @@ def test_blocks_equal_the_mask(mask: str) -> None:
         assert len(found) == 1
         close(y, wanted)
         same_gradients(gradients(made), kept)
+
+
+LISTS = [f"{full}{axis}_{what}" for full in ("", "full_") for axis in ("kv", "q") for what in ("num_blocks", "indices")]
+
+
+@pytest.mark.parametrize("mask", RULES)
+def test_blocks_are_those_of_pytorch(mask: str) -> None:
+    """Blocks that a mask touches and those that it allows whole, by rows and by columns, are listed as by
+    `create_block_mask`, which stores a number for each pair of positions."""
+    made = model_of(mask, layers=1)
+    for time in (128, 129, 384, 500):
+        with blocks(made) as found, mock.patch.object(flex, "flex_attention", lambda q, *_, **__: q):
+            made(*inputs_of(made, time))
+        batch, rule = found[0].kv_num_blocks.size(0), found[0].mask_mod
+        wanted = flex.create_block_mask(rule, batch, None, time, time, "cpu")
+        assert (found[0].shape, found[0].BLOCK_SIZE) == (wanted.shape, wanted.BLOCK_SIZE)
+        for name in LISTS:
+            ours, theirs = getattr(found[0], name), getattr(wanted, name)
+            assert ours.dtype == theirs.dtype, name
+            assert ours.is_contiguous(), name
+            assert torch.equal(ours, theirs), f"{name} of {time} positions"
+
+
+@pytest.mark.slow
+def test_pairs_are_counted_without_being_stored() -> None:
+    """Compiled, a mask takes memory for its blocks, not for its pairs, and calls a kernel to put the blocks in order:
+    one that Inductor writes takes minutes to compile on CUDA."""
+    names = names_of(model_of("causal & window(6)", layers=1))
+    made: Any = torch.compile(names["block_mask"], fullgraph=True)
+    mask, code = run_and_get_code(made, names["causal_and_window_mask"], 1, 20_000, torch.device("cpu"), 4096)
+    sizes = [ast.literal_eval(size) for text in code for size in re.findall(r"= empty_strided_cpu\((\(.*?\)),", text)]
+    assert sizes
+    assert max(map(math.prod, sizes)) == mask.kv_indices.numel()
+    assert any("aten.topk" in text for text in code)
+    assert not any("sort" in text for text in code)
 
 
 def test_what_is_shorter_than_a_block_takes_a_tensor() -> None:

@@ -24,7 +24,7 @@ TORCH = {
         "SequenceParallel",
         "parallelize_module",
     ),
-    "torch.nn.attention.flex_attention": ("BlockMask", "create_block_mask", "create_mask", "flex_attention"),
+    "torch.nn.attention.flex_attention": ("BlockMask", "flex_attention"),
     "torch.nn.attention.varlen": ("varlen_attn",),
     "torch.utils.checkpoint": ("checkpoint", "create_selective_checkpoint_contexts"),
 }
