@@ -5,7 +5,7 @@
 Its first three minutes compare modules in bfloat16 with float64, whole and step by step, and measure prefill and
 generation of a Llama beside transformers, with MFU and the share of the card's bandwidth. Part 1 goes on with float32,
 tokens, onnxruntime and training, part 2 with what is compiled and with ONNX, part 3 with models of eight billion
-weights; without `--part` all run.
+weights, part 4 with float8 and scans, which compile and tune themselves for long; without `--part` all run.
 
 At the start it says which packages are there and which are missing. Without one of the project's own it ends with the
 line that installs them; cells that need another are left out. Each cell runs in a process of its own within its time
@@ -73,10 +73,10 @@ CELLS = {
     "attention-window": Cell(2, 60, "gpu_speed:attention", needs=VARLEN),
     "generate-8b": Cell(3, 160, "gpu_speed:eight"),
     "generate-8b-transformers": Cell(3, 110, "gpu_speed:eight", {"peer": True}, ("transformers",)),
-    "train-llama-1.3b-float8": Cell(3, 90, "gpu_speed:train_llama", {"float8": True}, ("torch>=2.10",)),
     "train-moe": Cell(3, 100, "gpu_speed:train_experts"),
     "attention-documents": Cell(3, 60, "gpu_speed:attention", {"packed": True}, VARLEN),
-    "scans": Cell(3, 45, "gpu_speed:scans", needs=("mamba-ssm|flash-linear-attention",)),
+    "train-llama-1.3b-float8": Cell(4, 150, "gpu_speed:train_llama", {"float8": True}, ("torch>=2.10",)),
+    "scans": Cell(4, 150, "gpu_speed:scans", needs=("mamba-ssm|flash-linear-attention",)),
 }
 """In order of worth."""
 MINUTES = 9.5

@@ -123,7 +123,7 @@ def test_a_second_call_goes_on_and_time_runs_out(
 
 
 def test_parts_fit_ten_minutes_the_first_figures_three(gpu: ModuleType) -> None:
-    for part in (1, 2, 3):
+    for part in {cell.part for cell in gpu.CELLS.values()}:
         assert sum(cell.seconds for cell in gpu.CELLS.values() if cell.part == part) <= 60 * gpu.MINUTES
     assert [*gpu.CELLS][:2] == ["parity-bfloat16", "speed-1b"]
     assert gpu.CELLS["parity-bfloat16"].seconds <= 120
