@@ -3,12 +3,14 @@ of source that did."""
 
 from __future__ import annotations
 
+import io
+import logging
 import operator
 import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass, field
 from math import gcd
 from pathlib import Path
@@ -208,11 +210,11 @@ def _recorded(
 ) -> Any:
     """The program of a call without writes in place, and otherwise undecomposed: `linear` and attention are whole."""
     sizes = {
-        name: {i: torch.export.Dim.AUTO if axis else None for i, axis in enumerate(axes[name])} for name in example
+        name: {i: torch.export.Dim.AUTO if axis else torch.export.Dim.STATIC for i, axis in enumerate(axes[name])}
+        for name in example
     }
     try:
-        with torch.no_grad(), warnings.catch_warnings(), declared(module), standing(module, example, declarations):
-            warnings.simplefilter("ignore")
+        with torch.no_grad(), _silent(), declared(module), standing(module, example, declarations):
             program = torch.export.export(module, (), kwargs=dict(example), dynamic_shapes=sizes, strict=False)
             if any(_writes(node) for node in program.graph.nodes):
                 program = program.run_decompositions({})
@@ -221,6 +223,28 @@ def _recorded(
     except Exception as problem:  # whatever the module's own code and the tracer raise
         raise _untraced(module, problem) from None
     return program
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep what PyTorch says of a recording from being shown: warnings, logs, and the graph so far that it prints where
+    it gives up. What an ArchError says of it is enough. Logs below warnings are there only where somebody has asked for
+    them, and stay."""
+    names = [name for name in logging.root.manager.loggerDict if name == "torch" or name.startswith("torch.")]
+    handlers = {h for name in names for h in logging.getLogger(name).handlers}
+
+    def asked_for(record: logging.LogRecord) -> bool:
+        return record.levelno < logging.WARNING
+
+    for handler in handlers:
+        handler.addFilter(asked_for)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(asked_for)
 
 
 def _writes(node: fx.Node) -> bool:
@@ -304,7 +328,7 @@ def _flattened(
     def size(number: Any) -> Any:
         if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
             number = lengths.divided(number.node.expr.subs(axes))
-            return int(number) if number.is_Integer else number
+            return int(number) if number.is_Integer else float(number) if number.is_Float else number
         return number
 
     def made(op: str, node: fx.Node, **what: Any) -> Value:

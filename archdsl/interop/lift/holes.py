@@ -7,10 +7,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import field, replace
+from functools import partial, reduce
 from typing import Any
 
 import sympy
 
+from archdsl.diagnostics import error, shortened
 from archdsl.frozen import Frozen
 from archdsl.interop.lift.export import Size
 from archdsl.syntax import ast
@@ -94,19 +96,36 @@ def opened(tree: Any) -> Any:
     return ast.mapped(tree, opened)
 
 
-def formula(size: Size) -> Any:
-    """A size of run-time sizes as an expression."""
-    if isinstance(size, int) or size.is_Integer:
-        return number(int(size))
+SIGNS = {
+    "FloorDiv": "//", "CleanDiv": "/", "IntTrueDiv": "/", "FloatTrueDiv": "/", "Mod": "%", "PythonMod": "%",
+    "Pow": "**", "FloatPow": "**", "PowByNatural": "**",
+}  # fmt: skip
+"""Functions of two sizes, as sympy and PyTorch call them, by the operator that each is."""
+FUNCTIONS = {
+    "floor": "floor", "FloorToInt": "floor", "ceiling": "ceil", "CeilToInt": "ceil", "Abs": "abs", "exp": "exp",
+    "log": "log", "sin": "sin", "cos": "cos", "OpaqueUnaryFn_sqrt": "sqrt", "OpaqueUnaryFn_exp": "exp",
+    "OpaqueUnaryFn_log": "log", "OpaqueUnaryFn_sin": "sin", "OpaqueUnaryFn_cos": "cos",
+}  # fmt: skip
+"""Functions of one size."""
+EXTREMES = {"Max": "maximum", "Min": "minimum"}
+"""Functions of several sizes."""
+
+
+def formula(size: Size | float) -> Any:
+    """A size of run-time sizes, or a number that is made of them, as an expression. Raises ArchError E0542 for a
+    function that the language does not have."""
+    if isinstance(size, int | float):
+        return number(size)
+    if size.is_Integer or size.is_Float:
+        return number(int(size) if size.is_Integer else float(size))
     if size.is_Rational:
         return binary("/", number(int(size.p)), number(int(size.q)))
     if size.is_Symbol:
         return name(str(size))
-    args = list(size.args)
     if isinstance(size, sympy.Add):
-        args.sort(key=lambda a: a.could_extract_minus_sign())
-        found = formula(args[0])
-        for a in args[1:]:
+        first, *rest = sorted(size.args, key=lambda a: a.could_extract_minus_sign())
+        found = formula(first)
+        for a in rest:
             minus = a.could_extract_minus_sign()
             found = binary("-" if minus else "+", found, formula(-a if minus else a))
         return found
@@ -114,25 +133,19 @@ def formula(size: Size) -> Any:
         above, below = size.as_numer_denom()
         if below != 1:
             return binary("/", formula(above), formula(below))
-        found = formula(args[0])
-        for a in args[1:]:
-            found = binary("*", found, formula(a))
-        return found
-    if isinstance(size, sympy.Pow):
-        return binary("**", formula(args[0]), formula(args[1]))
+        return reduce(partial(binary, "*"), map(formula, size.args))
     kind = type(size).__name__
-    if kind in ("FloorDiv", "CleanDiv", "IntTrueDiv"):
-        return binary("//" if kind == "FloorDiv" else "/", formula(args[0]), formula(args[1]))
-    if kind in ("floor", "ceiling"):
-        return call("ceil" if kind == "ceiling" else "floor", formula(args[0]))
-    if kind in ("Mod", "PythonMod"):
-        return binary("%", formula(args[0]), formula(args[1]))
-    if kind in ("Max", "Min"):
-        found = formula(args[0])
-        for a in args[1:]:
-            found = call("maximum" if kind == "Max" else "minimum", found, formula(a))
-        return found
-    raise ValueError(f"no words for {size}")
+    if kind == "ToFloat":
+        return formula(size.args[0])
+    if kind == "TruncToInt" and size.args[0].is_nonnegative:
+        kind = "floor"
+    if kind in EXTREMES:
+        return reduce(partial(call, EXTREMES[kind]), map(formula, size.args))
+    if kind in SIGNS:
+        return binary(SIGNS[kind], *map(formula, size.args))
+    if kind in FUNCTIONS:
+        return call(FUNCTIONS[kind], *map(formula, size.args))
+    raise error("E0542", f"the size `{shortened(str(size))}` has no words: there is no `{kind}` of sizes")
 
 
 def sites(tree: Any) -> list[Hole | Invoke]:
