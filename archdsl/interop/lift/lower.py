@@ -5,36 +5,44 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import sympy
 import torch
+from torch.utils import _pytree as pytree
 
 from archdsl.diagnostics import ArchError, error
 from archdsl.interop.lift.declared import STANDS
-from archdsl.interop.lift.export import Exported, Size, Value
+from archdsl.interop.lift.export import BATCH, TIME, Exported, Size, Value
+from archdsl.interop.lift.holes import formula
 from archdsl.interop.lift.idioms import rewritten
 from archdsl.interop.lift.meanings import MEANINGS
 from archdsl.interop.lift.positions import Positions
 from archdsl.interop.lift.terms import Term
+from archdsl.ops import registry
 from archdsl.syntax import ast
 
 SAME = {
-    "abs", "ceil", "cos", "elu", "erf", "exp", "floor", "log", "log_sigmoid", "logical_not", "mish", "reciprocal",
-    "relu", "rsqrt", "selu", "sigmoid", "sign", "silu", "sin", "softplus", "softsign", "sqrt", "square", "tanh",
-    "maximum", "minimum", "where",
+    "abs", "ceil", "cos", "elu", "erf", "exp", "floor", "log", "log_sigmoid", "mish", "reciprocal", "relu", "rsqrt",
+    "selu", "sigmoid", "sign", "silu", "sin", "softplus", "softsign", "sqrt", "square", "tanh", "maximum", "minimum",
+    "where",
 }  # fmt: skip
 """Operators with a primitive of the same name, whose tensors come in the same order."""
 OTHER_NAMES = {
-    "neg": "negate", "negative": "negate", "absolute": "abs", "bitwise_not": "logical_not", "hardswish": "hard_swish",
-    "hardsigmoid": "hard_sigmoid",
+    "neg": "negate", "negative": "negate", "absolute": "abs", "hardswish": "hard_swish", "hardsigmoid": "hard_sigmoid",
 }  # fmt: skip
 OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-    "eq": "==", "ne": "!=", "__and__": "&", "__or__": "|", "bitwise_and": "&", "bitwise_or": "|", "logical_and": "&",
-    "logical_or": "|", "remainder": "%", "floor_divide": "//", "subtract": "-", "multiply": "*", "divide": "/",
+    "eq": "==", "ne": "!=", "remainder": "%", "floor_divide": "//", "subtract": "-", "multiply": "*", "divide": "/",
     "true_divide": "/", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=", "not_equal": "!=",
 }  # fmt: skip
+TRUTHS = {
+    "logical_and": "&", "logical_or": "|", "logical_xor": "!=", "logical_not": "logical_not", "bitwise_and": "&",
+    "bitwise_or": "|", "bitwise_xor": "!=", "bitwise_not": "logical_not", "__and__": "&", "__or__": "|",
+    "__xor__": "!=",
+}  # fmt: skip
+"""Operators of true and false. Those that do not begin with `logical` are of bits, where they are given numbers."""
 UNCHANGED = {"clone", "contiguous", "detach", "alias", "lift_fresh_copy", "expand_as", "positive"}
 """Operators whose result is their operand; `expand_as` where the shapes are equal."""
 
@@ -160,20 +168,34 @@ class Lowering:
         options = {
             k: v for k, v in value.options.items() if k not in ("device", "layout", "pin_memory", "memory_format")
         }
+        self._demand_sizes(value)
         try:
             if name in OPERATORS:
-                return self._operator(value, OPERATORS[name], **options)
+                return self._operator(value, OPERATORS[name], *value.args, **options)
+            if name in TRUTHS:
+                return self._logical(value, TRUTHS[name], value.args)
             if name in SAME or name in OTHER_NAMES:
-                args = tuple(self.operand(a) for a in value.args)
-                return self._made(value, OTHER_NAMES.get(name, name), args)
+                return self._same(value, OTHER_NAMES.get(name, name))
             if name in UNCHANGED and value.shape == value.args[0].shape:
                 return self.term(value.args[0])
             method: Callable[..., Term] | None = getattr(self, f"do_{name}", None)
             if method is not None:
                 return method(value, *value.args, **options)
-        except TypeError as problem:  # an argument that this operator is not known to have
-            raise _wordless(value, str(problem)) from None
+        except TypeError:  # an argument that this operator is not known to have
+            given = [*value.options, *(a for a in value.args[1:] if not isinstance(a, Value))]
+            raise _wordless(value, f"with {', '.join(map(str, given))}") from None
         raise _wordless(value)
+
+    def _demand_sizes(self, value: Value) -> None:
+        """Raise ArchError E0542 where a call is given a size, or a number, that cannot be written."""
+        for size in pytree.tree_leaves((value.args, dict(value.options))):
+            if isinstance(size, sympy.Basic) and not size.free_symbols <= {BATCH, TIME}:
+                raise _wordless(value, "a number that is read out of a tensor")
+            if isinstance(size, sympy.Expr):
+                try:
+                    formula(size)
+                except ArchError as problem:
+                    raise _wordless(value, problem.diagnostics[0].message) from None
 
     def _made(
         self, value: Value, op: str, args: Iterable[Any], options: dict[str, Any] | None = None, **more: Any
@@ -213,17 +235,46 @@ class Lowering:
 
     # --- numbers ------------------------------------------------------------------------------------------------------
 
-    def _operator(self, value: Value, sign: str, alpha: Any = 1, rounding_mode: str | None = None) -> Term:
-        a, b = (self.operand(x) for x in value.args)
+    def _same(self, value: Value, word: str) -> Term:
+        """The primitive of that name, of the same tensors; what numbers PyTorch has behind these are its
+        hyper-parameters in their order. Those that are as PyTorch has them by default are not written."""
+        schema = getattr(value.call, "_schema", None)
+        defaults = [a.default_value if a.has_default_value() else None for a in schema.arguments] if schema else []
+        args = [*value.args]
+        while args and len(args) <= len(defaults) and args[-1] == defaults[len(args) - 1] is not None:
+            args.pop()
+        header = registry.get(word).header
+        tensors, hypers = len(header.tensors or ()), [h.name for h in header.hypers or ()]
+        if len(args) > tensors + len(hypers) or value.options:
+            raise _wordless(value, f"with {', '.join(map(str, (*args[tensors:], *value.options)))}")
+        options = dict(zip(hypers, args[tensors:], strict=False))
+        return self._made(value, word, map(self.operand, args[:tensors]), options)
+
+    def _logical(self, value: Value, word: str, args: Sequence[Any]) -> Term:
+        """An operator of true and false; a number is true where it is not 0."""
+        terms = [self.operand(a) for a in args]
+        for i, a in enumerate(args):
+            if isinstance(a, Value) and a.dtype != torch.bool:
+                if not value.op.startswith("logical"):
+                    raise _wordless(value, "an operator of bits")
+                terms[i] = self._made(value, "!=", (terms[i], 0))
+        return self._made(value, word, terms)
+
+    def _operator(
+        self, value: Value, sign: str, x: Any, y: Any, alpha: Any = 1, rounding_mode: str | None = None
+    ) -> Term:
+        a, b = self.operand(x), self.operand(y)
         if sign == "**" and b == 2:
             return self._made(value, "square", (a,))
         if rounding_mode == "floor":
             sign = "//"
         elif rounding_mode is not None:
             raise _wordless(value, f"rounding_mode={rounding_mode}")
-        if alpha != 1:
-            b = self._binary(value, "*", b, alpha)
-        return self._binary(value, sign, a, b)
+        return self._binary(value, sign, a, self._times(value, b, alpha))
+
+    def _times(self, value: Value, x: Any, number: Any) -> Any:
+        """A tensor or a number, so many times."""
+        return self._binary(value, "*", x, number) if isinstance(x, Term) else x * number
 
     def _binary(self, value: Value, sign: str, a: Any, b: Any) -> Term:
         if not isinstance(a, Term) and not isinstance(b, Term):
@@ -235,7 +286,7 @@ class Lowering:
         return self._made(value, sign, (a, b))
 
     def do_rsub(self, value: Value, a: Value, b: Any, alpha: Any = 1) -> Term:
-        return self._binary(value, "-", self.operand(b), self.operand(a))
+        return self._operator(value, "-", b, a, alpha)
 
     def do_clamp(self, value: Value, x: Value, min: Any = None, max: Any = None) -> Term:
         term, numbers = self.term(x), {}
@@ -246,7 +297,7 @@ class Lowering:
                 numbers[name] = limit
         return self._made(value, "clamp", (term,), numbers) if numbers else term
 
-    do_clamp_min = do_clamp
+    do_clamp_min = do_clip = do_clamp
 
     def do_clamp_max(self, value: Value, x: Value, max: Any) -> Term:
         return self.do_clamp(value, x, None, max)
@@ -273,10 +324,10 @@ class Lowering:
         axis = self._axis(x, axis)
         return self._made(value, "log_softmax", (self.term(x),), {} if axis == -1 else {"axis": axis})
 
+    do__log_softmax = do_log_softmax
+
     def do_masked_fill(self, value: Value, x: Value, mask: Value, number: Any) -> Term:
-        term = self.term(x)
-        fill = self.operand(number)
-        return Term("where", (self.term(mask), fill, term), shape=term.shape, source=value)
+        return self._made(value, "where", (self.term(mask), self.operand(number), self.term(x)))
 
     def do_to(self, value: Value, x: Value, *rest: Any, **more: Any) -> Term:
         """A cast among real numbers is one where the module in bfloat16 makes one."""
@@ -304,7 +355,7 @@ class Lowering:
         term = self.term(x)
         return self._made(value, "dropout", (term,), {"rate": rate}) if rate else term
 
-    do_native_dropout = do_feature_dropout = do_dropout
+    do_feature_dropout = do_dropout
 
     def _reduced(self, value: Value, op: str, x: Value, axes: Any, keep: bool) -> Term:
         if axes is None or axes == []:
@@ -368,8 +419,29 @@ class Lowering:
         column = Term("unsqueeze", (term,), {"axis": -1}, shape=(*term.shape, 1), source=value)
         return self._made(value, "*", (column, self.term(y)))
 
-    def do_argmax(self, value: Value, x: Value, axis: Any = None, keepdim: bool = False) -> Term:
-        return self._reduced(value, "argmax", x, axis, keepdim)
+    do_ger = do_outer
+
+    def do_argmax(
+        self, value: Value, x: Value, axis: Any = None, keepdim: bool = False, *, least: bool = False
+    ) -> Term:
+        """The place of the largest, or of the `least`, which is the largest of the negated; without an axis that in all
+        of the tensor."""
+        term = self._unmerged(x) if axis is None else self.term(x)
+        if axis is None and len(x.shape) > 1:
+            shape = (_total(x.shape),)
+            term = Term("flatten", (term,), {"first": 0, "last": len(x.shape) - 1}, shape=shape, source=value)
+        if least:
+            term = Term("negate", (term,), shape=term.shape, source=value)
+        options = {} if axis is None else {**self._last(x, axis), **_if(keep=keepdim)}
+        if axis is not None:
+            return self._made(value, "argmax", (term,), options)
+        found = Term("argmax", (term,), source=value)
+        for n in range(len(value.shape)):
+            found = Term("unsqueeze", (found,), {"axis": 0}, shape=(1,) * (n + 1), source=value)
+        return found
+
+    def do_argmin(self, value: Value, x: Value, axis: Any = None, keepdim: bool = False) -> Term:
+        return self.do_argmax(value, x, axis, keepdim, least=True)
 
     def do_cumsum(self, value: Value, x: Value, axis: int, dtype: Any = None) -> Term:
         return self._made(value, "cumsum", (self.term(x),), {"axis": self._axis(x, axis)})
@@ -437,9 +509,17 @@ class Lowering:
             return self._linear(value, x, inner, None, turned=False)
         if y.op == "weight" and len(y.shape) == 2:
             return self._linear(value, x, y, None, turned=True)
+        if len(x.shape) == 1 and len(y.shape) == 1:
+            product = Term("*", (self.term(x), self.term(y)), shape=x.shape, source=value)
+            return Term("sum", (product,), source=value)
+        if len(y.shape) == 1:
+            column = Term("unsqueeze", (self.term(y),), {"axis": -1}, shape=(*y.shape, 1), source=value)
+            term = self.term(x)
+            product = Term("matmul", (term, column), shape=(*term.shape[:-1], 1), source=value)
+            return self._made(value, "squeeze", (product,), {"axis": -1})
         return self._made(value, "matmul", (self.term(x), self.term(y)))
 
-    do_mm = do_bmm = do_matmul
+    do_mm = do_bmm = do_mv = do_dot = do_matmul
 
     def _turned(self, x: Value, value: Value) -> Term:
         """A tensor with its last two axes swapped."""
@@ -593,9 +673,11 @@ class Lowering:
     def do_item(self, value: Value, x: Value, i: int) -> Term:
         if x.op == "unbind":
             return self.do_select(value, x.args[0], x.args[1] if len(x.args) > 1 else 0, i)
+        if x.op in ("max", "min") and i == 1:
+            return self.do_argmax(value, *x.args, **x.options, least=x.op == "min")
+        if self.term(x).op == "_constant":
+            self.terms[x] = self._called(x)
         term = self.term(x)
-        if x.op == "max" and i == 1:
-            return self.do_argmax(value, *x.args, **x.options)
         if (x.op in ("max", "min") and i == 0) or (x.op == "declared" and x.results == 1):
             return term
         shape = value.shape
@@ -609,9 +691,9 @@ class Lowering:
     def do_split(self, value: Value, x: Value, size: Any, axis: int = 0) -> Term:
         if not isinstance(size, list | tuple):
             total = x.shape[axis]
-            if not isinstance(total, int) or total % size:
+            if not isinstance(total, int) or not isinstance(size, int):
                 raise _wordless(value, "parts of different sizes")
-            return self._made(value, "chunk", (self.term(x),), {"parts": total // size, **self._last(x, axis)})
+            size = [min(size, total - start) for start in range(0, total, size)]
         if len({*size}) == 1:
             return self._made(value, "chunk", (self.term(x),), {"parts": len(size), **self._last(x, axis)})
         return self._made(value, "split", (self.term(x),), {"sizes": [*size], **self._last(x, axis)})
@@ -619,6 +701,8 @@ class Lowering:
     do_split_with_sizes = do_split
 
     def do_chunk(self, value: Value, x: Value, parts: int, axis: int = 0) -> Term:
+        if isinstance(total := x.shape[axis], int) and total % parts:
+            return self.do_split(value, x, -(-total // parts), axis)
         return self._made(value, "chunk", (self.term(x),), {"parts": parts, **self._last(x, axis)})
 
     def do_cat(self, value: Value, xs: Sequence[Value], axis: int = 0) -> Term:
@@ -704,11 +788,15 @@ class Lowering:
             places = [i - rank for i in places]
         return self._made(value, "transpose", (self.term(x),), {"a": places[0], "b": places[1]})
 
-    def do_swapaxes(self, value: Value, x: Value, a: int, b: int) -> Term:
-        return self.do_transpose(value, x, a, b)
+    do_swapaxes = do_swapdims = do_transpose
 
-    def do_t(self, value: Value, x: Value) -> Term:
-        return self.do_transpose(value, x, 0, 1)
+    def do_mT(self, value: Value, x: Value) -> Term:  # noqa: N802 - PyTorch's name
+        return self.do_transpose(value, x, -2, -1)
+
+    def do_numpy_T(self, value: Value, x: Value) -> Term:  # noqa: N802 - PyTorch's name
+        return self.do_permute(value, x, [*range(len(x.shape))][::-1])
+
+    do_t = do_numpy_T
 
     def do_permute(self, value: Value, x: Value, axes: Sequence[int]) -> Term:
         if self._merged(x):
@@ -764,12 +852,19 @@ class Lowering:
 
     do_broadcast_to = do_expand_as = do_expand
 
-    def do_repeat_interleave(self, value: Value, x: Value, times: int, axis: int = 0, **more: Any) -> Term:
+    def do_repeat_interleave(
+        self, value: Value, x: Value, times: Any, axis: int | None = None, output_size: Any = None
+    ) -> Term:
+        if axis is None and len(x.shape) == 1:
+            axis = 0
+        if axis is None or isinstance(times, Value):
+            raise _wordless(value, "all axes, repeated as one" if axis is None else "each as often as a tensor says")
         return self._made(value, "repeat", (self.term(x),), {"times": times, "axis": self._axis(x, axis)})
 
     def do_repeat(self, value: Value, x: Value, times: Sequence[int]) -> Term:
         """`repeat` of torch is `tile` here."""
         term = self.term(x)
+        times = [1] * (len(value.shape) - len(times)) + [*times]
         for _ in range(len(value.shape) - len(x.shape)):
             term = Term("unsqueeze", (term,), {"axis": 0}, shape=(1, *term.shape), source=value)
         for i, n in enumerate(times):
@@ -779,18 +874,26 @@ class Lowering:
                 term = Term("expand" if term.shape[i] == 1 else "tile", (term,), how, shape=shape, source=value)
         return term
 
+    do_tile = do_repeat
+
     def do_flip(self, value: Value, x: Value, axes: Sequence[int]) -> Term:
-        if len(axes) != 1:
-            raise _wordless(value, "several axes, reversed")
-        return self._made(value, "flip", (self.term(x),), {"axis": self._axis(x, axes[0])})
+        term = self.term(x)
+        for axis in axes:
+            term = self._made(value, "flip", (term,), {"axis": self._axis(x, axis)})
+        return term
 
     def do_roll(self, value: Value, x: Value, by: Sequence[int], axes: Sequence[int] = ()) -> Term:
-        if len(axes) != 1:
-            raise _wordless(value, "several axes, rolled")
-        return self._made(value, "roll", (self.term(x),), {"by": by[0], "axis": self._axis(x, axes[0])})
+        if not axes:
+            raise _wordless(value, "all axes, rolled as one")
+        term = self.term(x)
+        for step, axis in zip(by, axes, strict=True):
+            term = self._made(value, "roll", (term,), {"by": step, "axis": self._axis(x, axis)})
+        return term
 
     def do_tril(self, value: Value, x: Value, by: int = 0) -> Term:
         raise _wordless(value, "a triangle of what is not a mask")
+
+    do_triu = do_tril
 
     def do_pad(self, value: Value, x: Value, pads: Sequence[int], mode: str = "constant", number: Any = 0) -> Term:
         if mode != "constant":
@@ -812,27 +915,48 @@ class Lowering:
                 term = Term("pad", (term,), options, shape=shape, source=value)
         return term
 
-    do_constant_pad_nd = do_pad
+    def do_constant_pad_nd(self, value: Value, x: Value, pads: Sequence[int], number: Any = 0) -> Term:
+        return self.do_pad(value, x, pads, number=number)
 
     def do_gather(self, value: Value, x: Value, axis: int, ids: Value, **more: Any) -> Term:
         return self._made(value, "gather", (self.term(x), self.term(ids)), self._last(x, axis))
 
-    def do_scatter(self, value: Value, x: Value, axis: int, ids: Value, values: Any, **more: Any) -> Term:
+    def do_scatter(self, value: Value, x: Value, axis: int, ids: Value, values: Any) -> Term:
         into, places = self.term(x), self.term(ids)
         what = self.term(values) if isinstance(values, Value) else self._filled(value, values, places.shape)
         return self._made(value, "scatter", (into, places, what), self._last(x, axis))
 
     def do_index(self, value: Value, x: Value, ids: Sequence[Value | None]) -> Term:
-        if len(ids) == 1 and ids[0] is not None and ids[0].dtype != torch.bool:
-            return self._made(value, "lookup", (self.term(x), self.term(ids[0])))
-        places = [i for i, ids_ in enumerate(ids) if ids_ is not None]
-        if len(places) == 1 and (one := ids[places[0]]) is not None and self.positions.constant(one):
-            which = self.positions.at(one, TOKENS).flatten().tolist()
-            axis, size = places[0], x.shape[places[0]]
-            first = which[0] + size if which[0] < 0 and isinstance(size, int) else which[0]
-            if [w % size if isinstance(size, int) else w for w in which] == [*range(first, first + len(which))]:
-                return self.do_slice(value, x, axis, first, first + len(which))
-        raise _wordless(value, "indexing by several tensors")
+        given = [(axis, i) for axis, i in enumerate(ids) if i is not None]
+        if len(given) > 1:
+            raise _wordless(value, "indexing by several tensors")
+        return self._indexed(value, x, *given[0])
+
+    def do_index_select(self, value: Value, x: Value, axis: int, ids: Value) -> Term:
+        return self._indexed(value, x, axis % len(x.shape), ids)
+
+    def _indexed(self, value: Value, x: Value, axis: int, ids: Value) -> Term:
+        """A tensor at the positions of another along an axis: a range of it where these are constant, else the rows of
+        a table."""
+        positions = self._positions(ids) if self.positions.constant(ids) else None
+        if positions is not None and (bounds := _range(positions, x.shape[axis])) is not None:
+            return self.do_slice(value, x, axis, *bounds)
+        if axis == 0 and ids.dtype != torch.bool:
+            return self._made(value, "lookup", (self.term(x), self.term(ids)))
+        if self.positions.constant(ids) and self.positions.arange(ids) == 0 and x.shape[axis] == TIME:
+            return self.term(x)
+        raise _wordless(value, "positions that are no range of the axis")
+
+    def _positions(self, ids: Value) -> list[int] | None:
+        """The positions that a constant of one axis gives, or at which it is true, if these are the same at every
+        length."""
+        if len(ids.shape) != 1 or not isinstance(ids.shape[0], int):
+            return None
+        first, second = (self.positions.at(ids, time) for time in self.positions.few[:2])
+        if not torch.equal(first, second):
+            return None
+        found = first.nonzero().flatten() if first.dtype == torch.bool else first
+        return [int(n) for n in found]
 
     def do_arange(self, value: Value, *args: Any, **more: Any) -> Term:
         low, _, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
@@ -840,8 +964,8 @@ class Lowering:
         scaled = self._binary(value, "*", places, step)
         return self._binary(value, "+", scaled, low)
 
-    def do_full(self, value: Value, *args: Any, **more: Any) -> Term:
-        return self._filled(value, args[-1])
+    def do_full(self, value: Value, *args: Any, fill_value: Any = None, **more: Any) -> Term:
+        return self._filled(value, args[-1] if fill_value is None else fill_value)
 
     def do_zeros(self, value: Value, *args: Any, **more: Any) -> Term:
         return self._filled(value, 0)
@@ -859,11 +983,13 @@ class Lowering:
             like = next((v for v in value.operands() if v.shape == value.shape and self._merged(v)), None)
             shape = value.shape if like is None else self.term(like).shape
         word = {0: "zeros", 1: "ones"}.get(number)
-        options = {"dims": [*shape], **({} if word else {"value": number})}
+        options = {**({} if word else {"value": number}), "dims": [*shape]}
         return Term(word or "fill", (), options, shape=tuple(shape), source=value)
 
     def do_view(self, value: Value, x: Value, *rest: Any, **more: Any) -> Term:
         """A reshape as axes that are merged and cut."""
+        if value.dtype != x.dtype:
+            raise _wordless(value, "the bits of a tensor as another type")
         term = self.term(x)
         old, new = term.shape, value.shape
         if old == new or (self._merged(x) and (*new[:1],) == x.shape[:1] and old[2:] == new[1:]):
@@ -910,15 +1036,25 @@ class Lowering:
             at += len(now)
         return term
 
-    do_reshape = do_flatten = do_unflatten = do__unsafe_view = do_view_as = do_reshape_as = do_view
+    do_reshape = do_flatten = do_unflatten = do__unsafe_view = do_ravel = do_view_as = do_reshape_as = do_view
 
 
 MOST = 1 << 60
 """The end of a range that is open has this size or more."""
-TOKENS = 16
-"""So long is a sequence where constants are looked at that do not depend on it."""
 MOST_NUMBERS = 4096
 """A table with more numbers is no text for a reader."""
+
+
+def _range(positions: Sequence[int], size: Size) -> tuple[int | None, int | None, int] | None:
+    """Start, end and step of the slice of an axis that gives these positions, of which some may count from the end;
+    None where there is none."""
+    if isinstance(size, int):
+        positions = [p % size for p in positions]
+    steps = {b - a for a, b in pairwise(positions)} or {1}
+    if not positions or len(steps) > 1 or min(steps) < 1 or positions[0] < 0 <= positions[-1]:
+        return None
+    end = positions[-1] + 1
+    return positions[0], end if end else None, *steps
 
 
 def _if(default: Any = False, **options: Any) -> dict[str, Any]:

@@ -81,7 +81,9 @@ class Positions:
     def scalar(self, value: Value) -> float | int | bool | None:
         """The number that every element of a value is, whatever the sizes; None where there is no one number."""
         formula = self.formula(value)
-        if formula is None or not (formula.is_number if not logical(formula) else formula in (S.true, S.false)):
+        if formula is None or value.dtype is None or value.dtype.is_complex:
+            return None
+        if not (formula.is_number if not logical(formula) else formula in (S.true, S.false)):
             return None
         try:
             every = {float(x) for time in self.few for x in self.at(value, time).flatten().double().tolist()}
