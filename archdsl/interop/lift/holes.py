@@ -145,7 +145,7 @@ def formula(size: Size | float) -> Any:
         return binary(SIGNS[kind], *map(formula, size.args))
     if kind in FUNCTIONS:
         return call(FUNCTIONS[kind], *map(formula, size.args))
-    raise error("E0542", f"the size `{shortened(str(size))}` has no words: there is no `{kind}` of sizes")
+    raise error("E0542", f"sizes have no function `{kind}`, as in `{shortened(str(size))}`")
 
 
 def sites(tree: Any) -> list[Hole | Invoke]:

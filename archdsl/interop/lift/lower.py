@@ -343,7 +343,7 @@ class Lowering:
             kind = "bool" if value.dtype == torch.bool else "float" if real else "int"
         return self._made(value, "cast", (term,), {"dtype": kind})
 
-    do__to_copy = do_type_as = do_float = do_to
+    do__to_copy = do_type_as = do_to
 
     def do_view_as_complex(self, value: Value, x: Value) -> Term:
         return self._made(value, "_complex", (self.term(x),))
@@ -386,8 +386,6 @@ class Lowering:
         total = replace(self._reduced(value, "sum", x, axes, keepdim), args=(squares,))
         return Term("sqrt", (total,), shape=total.shape, source=value)
 
-    do_norm = do_linalg_vector_norm
-
     def do_logsumexp(self, value: Value, x: Value, axis: Any, keepdim: bool = False) -> Term:
         return self._reduced(value, "logsumexp", x, axis, keepdim)
 
@@ -421,27 +419,27 @@ class Lowering:
 
     do_ger = do_outer
 
-    def do_argmax(
-        self, value: Value, x: Value, axis: Any = None, keepdim: bool = False, *, least: bool = False
-    ) -> Term:
-        """The place of the largest, or of the `least`, which is the largest of the negated; without an axis that in all
-        of the tensor."""
+    def do_argmax(self, value: Value, x: Value, axis: Any = None, keepdim: bool = False) -> Term:
+        return self._place(value, x, axis, keepdim, least=False)
+
+    def do_argmin(self, value: Value, x: Value, axis: Any = None, keepdim: bool = False) -> Term:
+        return self._place(value, x, axis, keepdim, least=True)
+
+    def _place(self, value: Value, x: Value, axis: int | None, keep: bool, *, least: bool) -> Term:
+        """The index of the largest, or of the `least`, which is the largest of the negated; without an axis that among
+        all elements."""
         term = self._unmerged(x) if axis is None else self.term(x)
         if axis is None and len(x.shape) > 1:
-            shape = (_total(x.shape),)
-            term = Term("flatten", (term,), {"first": 0, "last": len(x.shape) - 1}, shape=shape, source=value)
+            options = {"first": 0, "last": len(x.shape) - 1}
+            term = Term("flatten", (term,), options, shape=(_total(x.shape),), source=value)
         if least:
             term = Term("negate", (term,), shape=term.shape, source=value)
-        options = {} if axis is None else {**self._last(x, axis), **_if(keep=keepdim)}
         if axis is not None:
-            return self._made(value, "argmax", (term,), options)
+            return self._made(value, "argmax", (term,), {**self._last(x, axis), **_if(keep=keep)})
         found = Term("argmax", (term,), source=value)
         for n in range(len(value.shape)):
             found = Term("unsqueeze", (found,), {"axis": 0}, shape=(1,) * (n + 1), source=value)
         return found
-
-    def do_argmin(self, value: Value, x: Value, axis: Any = None, keepdim: bool = False) -> Term:
-        return self.do_argmax(value, x, axis, keepdim, least=True)
 
     def do_cumsum(self, value: Value, x: Value, axis: int, dtype: Any = None) -> Term:
         return self._made(value, "cumsum", (self.term(x),), {"axis": self._axis(x, axis)})
@@ -509,15 +507,18 @@ class Lowering:
             return self._linear(value, x, inner, None, turned=False)
         if y.op == "weight" and len(y.shape) == 2:
             return self._linear(value, x, y, None, turned=True)
-        if len(x.shape) == 1 and len(y.shape) == 1:
-            product = Term("*", (self.term(x), self.term(y)), shape=x.shape, source=value)
-            return Term("sum", (product,), source=value)
+        a, b = self.term(x), self.term(y)
+        if len(x.shape) == len(y.shape) == 1:
+            return Term("sum", (Term("*", (a, b), shape=a.shape, source=value),), source=value)
+        if len(x.shape) == 1:
+            a = Term("unsqueeze", (a,), {"axis": 0}, shape=(1, *a.shape), source=value)
+            product = Term("matmul", (a, b), shape=(*b.shape[:-2], 1, b.shape[-1]), source=value)
+            return self._made(value, "squeeze", (product,), {"axis": -2})
         if len(y.shape) == 1:
-            column = Term("unsqueeze", (self.term(y),), {"axis": -1}, shape=(*y.shape, 1), source=value)
-            term = self.term(x)
-            product = Term("matmul", (term, column), shape=(*term.shape[:-1], 1), source=value)
+            b = Term("unsqueeze", (b,), {"axis": -1}, shape=(*b.shape, 1), source=value)
+            product = Term("matmul", (a, b), shape=(*a.shape[:-1], 1), source=value)
             return self._made(value, "squeeze", (product,), {"axis": -1})
-        return self._made(value, "matmul", (self.term(x), self.term(y)))
+        return self._made(value, "matmul", (a, b))
 
     do_mm = do_bmm = do_mv = do_dot = do_matmul
 
@@ -674,7 +675,8 @@ class Lowering:
         if x.op == "unbind":
             return self.do_select(value, x.args[0], x.args[1] if len(x.args) > 1 else 0, i)
         if x.op in ("max", "min") and i == 1:
-            return self.do_argmax(value, *x.args, **x.options, least=x.op == "min")
+            place = self.do_argmin if x.op == "min" else self.do_argmax
+            return place(value, *x.args, **x.options)
         if self.term(x).op == "_constant":
             self.terms[x] = self._called(x)
         term = self.term(x)
@@ -1051,10 +1053,11 @@ def _range(positions: Sequence[int], size: Size) -> tuple[int | None, int | None
     if isinstance(size, int):
         positions = [p % size for p in positions]
     steps = {b - a for a, b in pairwise(positions)} or {1}
-    if not positions or len(steps) > 1 or min(steps) < 1 or positions[0] < 0 <= positions[-1]:
+    step = steps.pop()
+    if not positions or steps or step < 1 or positions[0] < 0 <= positions[-1]:
         return None
     end = positions[-1] + 1
-    return positions[0], end if end else None, *steps
+    return positions[0], end if end else None, step
 
 
 def _if(default: Any = False, **options: Any) -> dict[str, Any]:

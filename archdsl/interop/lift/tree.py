@@ -308,6 +308,7 @@ def _share(root: Group) -> None:
                 _bind(users, True)
             else:
                 said = " and ".join(f"`{k}`" for k in dict.fromkeys(kinds))
+                said = said if len({*kinds}) > 1 else f"{said} with different options"
                 raise error("E0542", f"one weight, `{weight.name}`, is read by {said}: there is no word for that yet")
         else:
             return
@@ -331,14 +332,14 @@ def _chains(group: Group, path: tuple[Group | Op, ...], found: dict[int, list[tu
 
 
 def _alike(heads: Sequence[Op | Group]) -> bool:
-    """Whether all of them are calls with the very same weights."""
+    """Whether all of them are calls with the very same weights, and of a primitive with the same options."""
     if len(heads) < 2:
         return False
     groups = [h for h in heads if isinstance(h, Group)]
     if groups:
         return len(groups) == len(heads) and len({(g.cls, g.weights()) for g in groups}) == 1
     ops = [h for h in heads if isinstance(h, Op)]
-    return len({(op.term.op, *op.term.weights.values()) for op in ops}) == 1
+    return len({(op.term.op, str(op.term.options), *op.term.weights.values()) for op in ops}) == 1
 
 
 def _bind(heads: Sequence[Any], table: bool) -> None:
