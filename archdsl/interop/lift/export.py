@@ -279,20 +279,31 @@ def _open_axes(
             if axis is None:
                 continue
             if not isinstance(size, torch.SymInt) or size.node.expr.is_number:
-                text = f"the module fixes `{axis}` of `{node.name}` to {size}, the size of the example"
-                note = "a Python loop over it, or a size kept from an earlier call, does that"
-                help_ = "a block can stand for its class: --declare CLASS=FILE.arch"
-                raise error("E0541", text, notes=[note], help=help_)
+                raise _fixed(axis, node.name, f"{size}, the size of the example")
             symbol = size.node.expr
             names[symbol] = known[axis]
             if axis == "time":
-                bounds, step = program.range_constraints[symbol], _step(size.node.shape_env, symbol)
+                accepted = _accepted(size.node.shape_env, symbol)
+                step = gcd(*accepted) or 1
+                if accepted and (
+                    accepted != [*range(accepted[0], accepted[-1] + 1, step)]
+                    or accepted[-1] < 2 * example[node.name].shape[own.index(axis)]
+                ):
+                    raise _fixed(axis, node.name, " or ".join(map(str, accepted[:4])))
+                bounds = program.range_constraints[symbol]
                 lengths = Lengths(
                     int(bounds.lower) if bounds.lower > max(LEAST, step) else 1,
                     int(bounds.upper) if bounds.upper.is_number and bounds.upper < MOST else None,
                     step,
                 )
     return names, lengths
+
+
+def _fixed(axis: str, name: str, size: str) -> ArchError:
+    text = f"the module fixes `{axis}` of `{name}` to {size}"
+    note = "a Python loop over it, a number that is made of it by `int`, or a size kept from an earlier call, does that"
+    help_ = "a block can stand for its class: --declare CLASS=FILE.arch"
+    return error("E0541", text, notes=[note], help=help_)
 
 
 LEAST = 2
@@ -303,17 +314,19 @@ MOST_STEP = 512
 """Lengths of which is asked whether the guards accept them."""
 
 
-def _step(environment: Any, time: sympy.Symbol) -> int:
-    """Return the largest number that divides every length that the tracer's guards accept, of those below MOST_STEP."""
+def _accepted(environment: Any, time: sympy.Symbol) -> list[int]:
+    """Return the lengths below MOST_STEP for which the equations among the tracer's guards hold; none where there is no
+    such equation, and all are."""
     equations = [g.expr for g in environment.guards if isinstance(g.expr, sympy.Eq) and time in g.expr.free_symbols]
-    if not equations:
-        return 1
+    others = {s: 2 for e in equations for s in e.free_symbols if s != time}
 
     def holds(length: int) -> bool:
-        others = {s: 2 for e in equations for s in e.free_symbols if s != time}
-        return all(e.subs({time: length, **others}) != S.false for e in equations)
+        try:
+            return all(e.subs({time: length, **others}) != S.false for e in equations)
+        except ZeroDivisionError:  # a size by which another is divided
+            return False
 
-    return gcd(*(n for n in range(1, MOST_STEP) if holds(n))) or 1
+    return [n for n in range(1, MOST_STEP) if holds(n)] if equations else []
 
 
 def _flattened(

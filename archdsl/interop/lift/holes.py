@@ -137,7 +137,7 @@ def formula(size: Size | float) -> Any:
     kind = type(size).__name__
     if kind == "ToFloat":
         return formula(size.args[0])
-    if kind == "TruncToInt" and size.args[0].is_nonnegative:
+    if kind == "TruncToInt" and all(part.is_nonnegative for part in size.args[0].args):
         kind = "floor"
     if kind in EXTREMES:
         return reduce(partial(call, EXTREMES[kind]), map(formula, size.args))

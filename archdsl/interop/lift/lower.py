@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -25,7 +24,7 @@ from archdsl.syntax import ast
 
 SAME = {
     "abs", "ceil", "cos", "elu", "erf", "exp", "floor", "log", "log_sigmoid", "mish", "reciprocal", "relu", "rsqrt",
-    "selu", "sigmoid", "sign", "silu", "sin", "softplus", "softsign", "sqrt", "square", "tanh", "maximum", "minimum",
+    "selu", "sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "square", "tanh", "maximum", "minimum",
     "where",
 }  # fmt: skip
 """Operators with a primitive of the same name, whose tensors come in the same order."""
@@ -358,11 +357,14 @@ class Lowering:
     do_feature_dropout = do_dropout
 
     def _reduced(self, value: Value, op: str, x: Value, axes: Any, keep: bool) -> Term:
+        term = self.term(x)
         if axes is None or axes == []:
-            axes = list(range(len(x.shape)))
-        places = [self._axis(x, a) for a in (axes if isinstance(axes, list | tuple) else [axes])]
+            term = self._unmerged(x)
+            places = [-1] if len(x.shape) == 1 else [*range(len(x.shape))]
+        else:
+            places = [self._axis(x, a) for a in (axes if isinstance(axes, list | tuple) else [axes])]
         options: dict[str, Any] = {} if places == [-1] else {"axis": places[0] if len(places) == 1 else places}
-        return self._made(value, op, (self.term(x),), {**options, **({"keep": "true"} if keep else {})})
+        return self._made(value, op, (term,), {**options, **({"keep": "true"} if keep else {})})
 
     def do_mean(self, value: Value, x: Value, axis: Any = None, keepdim: bool = False, dtype: Any = None) -> Term:
         return self._reduced(value, "mean", x, axis, keepdim)
@@ -381,9 +383,9 @@ class Lowering:
     ) -> Term:
         if power != 2:
             raise _wordless(value, f"the norm of power {power}")
-        term = self.term(x)
-        squares = Term("square", (term,), shape=term.shape, source=value)
-        total = replace(self._reduced(value, "sum", x, axes, keepdim), args=(squares,))
+        total = self._reduced(value, "sum", x, axes, keepdim)
+        (term,) = total.args
+        total.args = (Term("square", (term,), shape=term.shape, source=value),)
         return Term("sqrt", (total,), shape=total.shape, source=value)
 
     def do_logsumexp(self, value: Value, x: Value, axis: Any, keepdim: bool = False) -> Term:
@@ -692,10 +694,8 @@ class Lowering:
 
     def do_split(self, value: Value, x: Value, size: Any, axis: int = 0) -> Term:
         if not isinstance(size, list | tuple):
-            total = x.shape[axis]
-            if not isinstance(total, int) or not isinstance(size, int):
-                raise _wordless(value, "parts of different sizes")
-            size = [min(size, total - start) for start in range(0, total, size)]
+            full = [size] * (value.results - 1)
+            size = [*full, x.shape[axis] - sum(full)]
         if len({*size}) == 1:
             return self._made(value, "chunk", (self.term(x),), {"parts": len(size), **self._last(x, axis)})
         return self._made(value, "split", (self.term(x),), {"sizes": [*size], **self._last(x, axis)})
