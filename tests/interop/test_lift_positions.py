@@ -12,6 +12,7 @@ sympy = pytest.importorskip("sympy")
 
 from torch import Tensor, nn  # noqa: E402
 
+from archdsl.interop.lift import elements  # noqa: E402
 from archdsl.interop.lift.elements import axis  # noqa: E402
 from archdsl.interop.lift.export import TIME, Value, export  # noqa: E402
 from archdsl.interop.lift.positions import Positions  # noqa: E402
@@ -285,18 +286,226 @@ CHAINS: dict[str, Callable[[int], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("kind", CHAINS)
-def test_a_formula_says_what_is_computed(kind: str) -> None:
-    """At every index, at lengths that were not exported."""
-    positions, value = made(CHAINS[kind])
+def line(time: int) -> Tensor:
+    """0.5 and 1 more at each position."""
+    return torch.arange(time) + 0.5
+
+
+def grid(time: int) -> Tensor:
+    """A table [time, 4] of whole numbers."""
+    return torch.arange(time)[:, None] * 10 + torch.arange(4)
+
+
+def even(time: int) -> Tensor:
+    return torch.arange(time) % 2 == 0
+
+
+def far(time: int) -> Tensor:
+    return torch.arange(time) > 3
+
+
+def turns(time: int) -> Tensor:
+    return torch.polar(torch.full((time,), 2.0), line(time))
+
+
+PAIR = torch.tensor([1.0, 0.3])
+aten = torch.ops.aten
+FORMULAS: dict[str, Callable[[int], Tensor]] = {
+    "__and__": lambda time: even(time) & far(time),
+    "__or__": lambda time: even(time) | far(time),
+    "__xor__": lambda time: even(time) ^ far(time),
+    "_to_copy": lambda time: aten._to_copy(line(time), dtype=torch.int64),
+    "_unsafe_view": lambda time: aten._unsafe_view(grid(time), [time, 2, 2]),
+    "abs": lambda time: (line(time) - 3).abs(),
+    "add": lambda time: torch.add(line(time), torch.arange(time), alpha=3) + 2,
+    "alias": lambda time: aten.alias(line(time)),
+    "amax": lambda time: line(time).amax(0) - grid(time).amax(-1),
+    "amin": lambda time: (2 - line(time)).amin(),
+    "arange": lambda time: torch.arange(3, 3 + 2 * time, 2),
+    "bitwise_and": lambda time: torch.bitwise_and(even(time), far(time)),
+    "bitwise_not": lambda time: torch.bitwise_not(even(time)),
+    "bitwise_or": lambda time: torch.bitwise_or(even(time), far(time)),
+    "bitwise_xor": lambda time: torch.bitwise_xor(even(time), far(time)),
+    "bmm": lambda time: torch.bmm(line(time)[None, :, None], PAIR[None, None]),
+    "broadcast_to": lambda time: line(time).broadcast_to(2, time),
+    "cat": lambda time: torch.cat([line(time), -line(time)]) + torch.cat([line(time)] * 2),
+    "ceil": lambda time: line(time).ceil(),
+    "chunk": lambda time: grid(time).chunk(2, -1)[1],
+    "clamp": lambda time: line(time).clamp(2, 5) + line(time).clamp(max=torch.arange(time)),
+    "clamp_max": lambda time: line(time).clamp_max(3),
+    "clamp_min": lambda time: line(time).clamp_min(3),
+    "clip": lambda time: line(time).clip(min=2),
+    "clone": lambda time: line(time).clone(),
+    "concat": lambda time: torch.concat([line(time), line(time) * 2, line(time) * 3]),
+    "concatenate": lambda time: torch.concatenate([grid(time), grid(time) * 2], 1),
+    "contiguous": lambda time: grid(time).t().contiguous(),
+    "cos": lambda time: line(time).cos(),
+    "cumsum": lambda time: torch.ones(time).cumsum(0) + line(time)[:, None].expand(time, time).cumsum(1)[:, 0],
+    "detach": lambda time: line(time).detach(),
+    "diff": lambda time: (
+        torch.diff(torch.arange(time) ** 2) + torch.diff(torch.arange(time), prepend=torch.zeros(1))[1:]
+    ),
+    "div": lambda time: (
+        line(time) / 3 + torch.div(line(time), 2, rounding_mode="trunc") + line(time).div(-3, rounding_mode="floor")
+    ),
+    "einsum": lambda time: torch.einsum("i,j->ji", line(time), PAIR),
+    "embedding": lambda time: torch.nn.functional.embedding(torch.arange(time) % 4, torch.arange(12.0).view(4, 3)),
+    "eq": lambda time: torch.arange(time) == 3,
+    "exp": lambda time: (-line(time)).exp(),
+    "exp2": lambda time: (-line(time)).exp2(),
+    "expand": lambda time: line(time).expand(3, -1),
+    "expand_as": lambda time: line(time)[:, None].expand_as(grid(time)),
+    "eye": lambda time: torch.eye(4),
+    "flatten": lambda time: grid(time).flatten(),
+    "flip": lambda time: grid(time).flip(0, 1),
+    "floor": lambda time: (line(time) / 2).floor(),
+    "floor_divide": lambda time: torch.arange(time) // 3,
+    "full": lambda time: torch.full((time,), 2.5) + torch.full(fill_value=2, size=(time,)),
+    "full_like": lambda time: torch.full_like(line(time), 2.5),
+    "gather": lambda time: grid(time).gather(1, torch.arange(time)[:, None] % 4),
+    "ge": lambda time: torch.arange(time) >= 3,
+    "ger": lambda time: torch.ger(line(time), PAIR),
+    "gt": lambda time: torch.arange(time) > 3,
+    "imag": lambda time: turns(time).imag,
+    "index": lambda time: (torch.arange(100) * 7)[torch.arange(time) - 3],
+    "index_select": lambda time: grid(time).index_select(1, torch.arange(2, 4)),
+    "item": lambda time: torch.arange(10).split([4, 6])[1] + torch.arange(12).chunk(2)[1],
+    "le": lambda time: torch.arange(time) <= 3,
+    "lift_fresh_copy": lambda time: line(time) * torch.tensor(2.0),
+    "linspace": lambda time: torch.linspace(0, 3, 8),
+    "log": lambda time: line(time).log(),
+    "log10": lambda time: line(time).log10(),
+    "log1p": lambda time: line(time).log1p(),
+    "log2": lambda time: line(time).log2(),
+    "logical_and": lambda time: torch.logical_and(torch.arange(time), even(time)),
+    "logical_not": lambda time: torch.logical_not(torch.arange(time)),
+    "logical_or": lambda time: torch.logical_or(even(time), torch.arange(time) // 3),
+    "logical_xor": lambda time: torch.logical_xor(even(time), far(time)),
+    "lt": lambda time: torch.arange(time) < 3,
+    "mT": lambda time: grid(time).mT,
+    "masked_fill": lambda time: line(time).masked_fill(even(time), -1),
+    "matmul": lambda time: line(time)[:, None] @ PAIR[None],
+    "max": lambda time: line(time).max() + torch.max(line(time), 5 - line(time)),
+    "maximum": lambda time: torch.maximum(line(time), 5 - line(time)),
+    "min": lambda time: line(time).min() + torch.min(line(time), 5 - line(time)),
+    "minimum": lambda time: torch.minimum(line(time), 5 - line(time)),
+    "mm": lambda time: torch.mm(line(time)[:, None], PAIR[None]),
+    "mul": lambda time: line(time) * torch.arange(time) * 2,
+    "narrow": lambda time: grid(time).narrow(1, 1, 2),
+    "ne": lambda time: torch.arange(time) != 3,
+    "neg": lambda time: -line(time),
+    "new_full": lambda time: line(time).new_full((time,), 2.5),
+    "new_ones": lambda time: line(time).new_ones(time),
+    "new_zeros": lambda time: line(time).new_zeros(time),
+    "numpy_T": lambda time: grid(time).T,
+    "ones": lambda time: torch.ones(time),
+    "ones_like": lambda time: torch.ones_like(line(time)),
+    "outer": lambda time: torch.outer(line(time), PAIR),
+    "permute": lambda time: grid(time)[None].permute(2, 0, -2),
+    "positive": lambda time: +line(time),
+    "pow": lambda time: 0.5 ** torch.arange(time) + line(time) ** 2,
+    "ravel": lambda time: grid(time).ravel(),
+    "real": lambda time: turns(time).real,
+    "reciprocal": lambda time: line(time).reciprocal(),
+    "remainder": lambda time: (torch.arange(time) - 3) % 4,
+    "repeat": lambda time: grid(time).repeat(2, 1) - line(time).repeat(8).view(-1, 4),
+    "repeat_interleave": lambda time: grid(time).repeat_interleave(2, 1),
+    "reshape": lambda time: grid(time).reshape(2 * time, 2),
+    "reshape_as": lambda time: grid(time).reshape_as(grid(time).view(time, 2, 2)),
+    "roll": lambda time: grid(time).roll((1, 2), (0, 1)),
+    "rsqrt": lambda time: line(time).rsqrt(),
+    "rsub": lambda time: torch.rsub(line(time), 1, alpha=2),
+    "scalar_tensor": lambda time: line(time) * torch.scalar_tensor(2.0),
+    "select": lambda time: grid(time)[:, -1] + grid(time)[:, 1],
+    "sign": lambda time: (line(time) - 3).sign(),
+    "sin": lambda time: line(time).sin(),
+    "slice": lambda time: grid(time)[:, -3:][:, ::2],
+    "split": lambda time: grid(time).split(3, 1)[1],
+    "split_with_sizes": lambda time: torch.split_with_sizes(grid(time), [1, 3], 1)[1],
+    "sqrt": lambda time: line(time).sqrt(),
+    "square": lambda time: line(time).square(),
+    "squeeze": lambda time: line(time)[:, None].squeeze(-1),
+    "stack": lambda time: torch.stack([line(time), -line(time), line(time) * 2], 1),
+    "sub": lambda time: torch.sub(line(time), torch.arange(time), alpha=2),
+    "sum": lambda time: torch.ones(time, 3).sum(-1) * line(time),
+    "swapaxes": lambda time: grid(time).swapaxes(0, 1),
+    "swapdims": lambda time: grid(time).swapdims(0, -1),
+    "t": lambda time: grid(time).t(),
+    "tile": lambda time: grid(time).tile(2, 1) + grid(time).tile(2).view(-1, 4),
+    "to": lambda time: line(time).to(torch.int64),
+    "transpose": lambda time: grid(time).transpose(0, -1),
+    "tril": lambda time: torch.ones(time, time).tril(-1),
+    "triu": lambda time: torch.ones(time, time, dtype=torch.bool).triu(1),
+    "true_divide": lambda time: torch.true_divide(torch.arange(time), 4),
+    "trunc": lambda time: (line(time) - 3).trunc(),
+    "type_as": lambda time: torch.arange(time).type_as(line(time)),
+    "unflatten": lambda time: grid(time).unflatten(1, (2, 2)),
+    "unsqueeze": lambda time: line(time).unsqueeze(0),
+    "view": lambda time: grid(time).view(time, 2, 2),
+    "view_as": lambda time: line(time).view_as(line(time)),
+    "view_as_real": lambda time: torch.view_as_real(turns(time)),
+    "where": lambda time: torch.where(even(time), line(time), -1.0),
+    "zeros": lambda time: torch.zeros(time),
+    "zeros_like": lambda time: torch.zeros_like(line(time)),
+}
+
+
+ALONE = {"lift_fresh_copy"}
+"""Rows that are recorded alone: a tensor that is made of a number changes the recording."""
+
+
+class Made(nn.Module):
+    """x, and everything that is made of its length."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return x + 1, *(make(x.shape[1]) for name, make in FORMULAS.items() if name not in ALONE)
+
+
+@pytest.fixture(scope="module")
+def formulas() -> tuple[Positions, dict[str, Value]]:
+    program = export(Made(), {"x": torch.randn(3, 7, 4)}, {"x": ("batch", "time", None)}, types=False)
+    names = [name for name in FORMULAS if name not in ALONE]
+    return Positions(program), dict(zip(names, (value for _, value in program.results[1:]), strict=True))
+
+
+def confirmed(positions: Positions, value: Value, make: Callable[[int], Tensor]) -> None:
+    """Hold the formula of a value against its numbers at every index, at lengths that were not exported."""
     formula = positions.formula(value)
     assert formula is not None
-    for time in (2, 5, 12):
+    for time in (4, 5, 12):
         computed = positions.at(value, time)
-        assert computed.equal(CHAINS[kind](time))
+        assert computed.equal(make(time))
         for index in itertools.product(*map(range, computed.shape)):
             at = formula.xreplace(
                 {TIME: sympy.Integer(time), **{axis(n): sympy.Integer(k) for n, k in enumerate(index)}}
             )
             at = at.xreplace({r: positions.elements.element(r) for r in at.atoms(sympy.core.function.AppliedUndef)})
-            assert float(at) == pytest.approx(float(computed[index]), rel=1e-5, abs=1e-5), (formula, index)
+            assert float(bool(at) if elements.logical(at) else at) == pytest.approx(
+                float(computed[index]), rel=1e-5, abs=1e-5
+            ), (formula, index)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_an_operator_on_positions_is_read(name: str, formulas: tuple[Positions, dict[str, Value]]) -> None:
+    positions, value = made(FORMULAS[name]) if name in ALONE else (formulas[0], formulas[1][name])
+    read, todo = set[str](), [value]
+    for operand in todo:
+        read.add(operand.op)
+        todo += operand.operands()
+    assert name in read
+    confirmed(positions, value, FORMULAS[name])
+
+
+def test_every_operator_on_positions_has_a_row() -> None:
+    known = {*elements.NUMBERS, *elements.TRUTHS, *elements.SAME, *elements.RESHAPES, *elements.OPERATORS}
+    assert known == {*FORMULAS} | {*UNREAD}
+
+
+UNREAD: dict[str, Callable[[int], Tensor]] = {
+    "mean": lambda time: torch.arange(time).float().mean(),
+}
+
+
+@pytest.mark.parametrize("kind", CHAINS)
+def test_a_formula_says_what_is_computed(kind: str) -> None:
+    confirmed(*made(CHAINS[kind]), CHAINS[kind])

@@ -198,6 +198,7 @@ TRUTHS: Mapping[str, Callable[..., Any]] = {
     f"{before}{name}{after}": f
     for name, f in {"and": sympy.And, "or": sympy.Or, "xor": sympy.Xor, "not": negation}.items()
     for before, after in (("__", "__"), ("bitwise_", ""), ("logical_", ""))
+    if (before, name) != ("__", "not")
 }
 """Operators on truth values; where the operands are whole numbers, `bitwise_and` is none."""
 SAME = frozenset(
@@ -210,8 +211,6 @@ SAME = frozenset(
         "alias",
         "lift_fresh_copy",
         "type_as",
-        "type",
-        "float",
         "positive",
         "expand",
         "expand_as",
