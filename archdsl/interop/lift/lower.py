@@ -232,6 +232,12 @@ class Lowering:
             raise _wordless(x, "an operation along an axis that is two in one, or one of size 1")
         return axis - len(x.shape) if rank != len(x.shape) or axis == len(x.shape) - 1 else axis
 
+    def _along(self, x: Value, axis: int) -> tuple[Term, int]:
+        """The term of a value and an axis of it, which is one axis of the term too."""
+        if self._merged(x) and axis % len(x.shape) == 0:
+            return self._unmerged(x), 0
+        return self.term(x), self._axis(x, axis)
+
     # --- numbers ------------------------------------------------------------------------------------------------------
 
     def _same(self, value: Value, word: str) -> Term:
@@ -358,6 +364,8 @@ class Lowering:
 
     def _reduced(self, value: Value, op: str, x: Value, axes: Any, keep: bool) -> Term:
         term = self.term(x)
+        if not x.shape and op != "var":  # of one number
+            return term
         if axes is None or axes == []:
             term = self._unmerged(x)
             places = [-1] if len(x.shape) == 1 else [*range(len(x.shape))]
@@ -722,8 +730,7 @@ class Lowering:
         )
 
     def do_slice(self, value: Value, x: Value, axis: int = 0, low: Any = None, high: Any = None, step: int = 1) -> Term:
-        term = self.term(x)
-        place = self._axis(x, axis)
+        term, place = self._along(x, axis)
         size = x.shape[axis]
         low, high = (i + size if isinstance(i, int) and i < 0 and isinstance(size, int) else i for i in (low, high))
         low = None if low == 0 else low
@@ -779,16 +786,16 @@ class Lowering:
         return self.do_slice(value, x, axis, start, start + length)
 
     def do_select(self, value: Value, x: Value, axis: int, i: Any) -> Term:
-        return self._made(value, "index", (self.term(x),), {"axis": self._axis(x, axis), "at": i})
+        term, place = self._along(x, axis)
+        return self._made(value, "index", (term,), {"axis": place, "at": i})
 
     def do_transpose(self, value: Value, x: Value, a: int, b: int) -> Term:
         rank = len(x.shape)
         places = sorted(i % rank for i in (a, b))
-        if self._merged(x) and places[0] == 0:
-            raise _wordless(value, "an axis that is two in one, turned")
-        if self._merged(x) or places == [rank - 2, rank - 1]:
+        term, _ = self._along(x, places[0])
+        if len(term.shape) > rank or places == [rank - 2, rank - 1]:
             places = [i - rank for i in places]
-        return self._made(value, "transpose", (self.term(x),), {"a": places[0], "b": places[1]})
+        return self._made(value, "transpose", (term,), {"a": places[0], "b": places[1]})
 
     do_swapaxes = do_swapdims = do_transpose
 
@@ -801,27 +808,26 @@ class Lowering:
     do_t = do_numpy_T
 
     def do_permute(self, value: Value, x: Value, axes: Sequence[int]) -> Term:
-        if self._merged(x):
-            axes = [0, *(a % len(x.shape) + 1 for a in axes)] if axes[0] == 0 else []
-            if not axes:
-                raise _wordless(value, "an axis that is two in one, turned")
-            axes = [0, 1, *axes[2:]]
-        places = [a % len(self.term(x).shape) for a in axes]
+        term = self.term(x)
+        places = [a % len(x.shape) for a in axes]
+        if self._merged(x) and places[0] != 0:
+            term = self._unmerged(x)
+        elif self._merged(x):
+            places = [0, *(a + 1 for a in places)]
         moved = [i for i, a in enumerate(places) if i != a]
         if len(moved) == 2:
             a, b = moved if moved[1] < len(places) - 1 or moved[0] != moved[1] - 1 else (-2, -1)
-            return self._made(value, "transpose", (self.term(x),), {"a": a, "b": b})
-        return self._made(value, "permute", (self.term(x),), {"axes": places}) if moved else self.term(x)
+            return self._made(value, "transpose", (term,), {"a": a, "b": b})
+        return self._made(value, "permute", (term,), {"axes": places}) if moved else term
 
     def do_unsqueeze(self, value: Value, x: Value, axis: int) -> Term:
-        term, axis = self.term(x), axis % len(value.shape)
-        if self._merged(x) and axis == 0:
-            raise _wordless(value)
+        axis %= len(value.shape)
+        term = self._unmerged(x) if axis == 0 else self.term(x)
         place = axis + len(term.shape) - len(x.shape)
         if place < 0:  # before axes of size 1 that were left out
             return term
         shape = (*term.shape[:place], 1, *term.shape[place:])
-        if axis == len(x.shape) or self._merged(x):
+        if axis == len(x.shape) or len(term.shape) > len(x.shape):
             place -= len(shape)
         return Term("unsqueeze", (term,), {"axis": place}, shape=shape, source=value)
 
