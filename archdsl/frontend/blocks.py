@@ -239,9 +239,10 @@ class Blocks(Functions):
         row = frame.own(Value((rows, width), "float", "x", site.span))
         if frame.copies is not None:
             raise error("E0204", "experts cannot hold experts", site.span)
+        module = block
         if isinstance(block.target, Primitive) or is_inline(block):
-            block = BlockValue(library_block("only"), {"block": block})
-        call = self._call_block(BlockCall(block, [(row, site.span)], {}, site.scope, site.span), copies)
+            module = BlockValue(library_block("only"), {"inner": block})
+        call = self._call_block(BlockCall(module, [(row, site.span)], {}, site.scope, site.span), copies)
         if len(call.outputs) != 1 or not frame.same_shape(
             call.outputs[0].shape, row.shape, "an expert gives back the shape it gets"
         ):
