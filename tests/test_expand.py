@@ -34,6 +34,17 @@ BLOCKS = {
     "own position and mask": "attention: mha(heads: 2, mask: causal, position: rope(theta: 100)) ffn: mlp(hidden: 8)",
     "experts": "attention: mha(heads: 2) mask: causal ffn: moe(experts: 4, top_k: 2, expert: swiglu(hidden: 8))",
 }
+STACKS = (
+    "[s, layer, s]",
+    "[layer, s, layer]",
+    "[s, layer(h: 4), s, layer]",
+    "2 * s + 2 * layer",
+    "2 * (s + 2 * layer(h: 4)) + s",
+    "[shared(layer), layer, s]",
+    "2 * shared(layer) + [layer]",
+    "[ffn, layer, ffn]",
+)
+"""Layers of which some share their weights."""
 SHAPES = {
     "block": "block layer(h = 2, x_2 = 8) { %s }",
     "let": "block layer { let h = 8 %s }",
@@ -48,6 +59,10 @@ def _texts() -> Iterator[Any]:
     for name, slots in BLOCKS.items():
         for shape, template in SHAPES.items():
             yield pytest.param(_model(template % slots), id=f"{name}, {shape}")
+    block = "block layer(h = 12) { attention: mha(heads: 2) mask: causal ffn: mlp(hidden: h) }"
+    for stack in STACKS:
+        lets = "let s = shared(layer) let ffn = shared(mlp(hidden: 4))"
+        yield pytest.param(_model(block).replace("blocks: 3 * layer", f"{lets} blocks: {stack}"), id=stack)
 
 
 def _expanded(text: str, tmp_path: Path) -> str:

@@ -85,6 +85,7 @@ class ExpandedLoop:
 
 
 Note = Def | Kept | ExpandedLoop
+_Path = OpNode | CallNode | SharedModule | str | None
 
 
 @dataclass(eq=False)
@@ -132,6 +133,8 @@ class Expander(Elaborator):
         self.alive: list[Any] = []
         self.iteration: tuple[Recorder, ExpandedLoop] | None = None
         self.carried: list[tuple[str, int, int]] = []
+        self.item: Any = None
+        """What the variable of the innermost loop stands for in the iteration that is being run."""
 
     # --- which bodies ---
 
@@ -355,7 +358,9 @@ class Expander(Elaborator):
             named = ((k, v) for k, (v, _) in call.named.items() if isinstance(v, Value | SharedModule | Num))
             by_name = tuple(arg(self.read(v), k) for k, v in named)
             joins = all(isinstance(v, Value) for v, _ in call.tensors)
-            path = node if instance is None else instance
+            path: _Path = node if instance is None else instance
+            if instance is not None and instance is self.item:
+                path = call.as_name or None  # other elements of the list, which are not shared, take that name
             return _Application(
                 callee, by_name, tuple(positional), path, _natural(template, callee), joins, span=NOWHERE
             )
@@ -552,12 +557,14 @@ class Expander(Elaborator):
         first = not loop.body and not loop.carried
         recorder.notes = []
         key = id(item.args) if isinstance(item, BlockValue) else id(item)
-        origin = self.origins.get(key)
+        origin, around = self.origins.get(key), self.item
+        self.item = item
         if isinstance(item, BlockValue | SharedModule):
             self._register(item, name_of(s.name))
         try:
             graph, emits = super()._iteration(s, scope, item, carried, state, names, collect)
         finally:
+            self.item = around
             if origin is not None:
                 self.origins[key] = origin
         if first:
@@ -573,7 +580,8 @@ class _Application(ast.Call):
     has it then."""
 
     tensors: tuple[ast.Expr, ...]
-    path: OpNode | CallNode | SharedModule | None
+    path: _Path
+    """What holds its step, or the step itself."""
     natural: str
     joins: bool = True
     """Whether what follows the first tensor is tensors too, and no shared block."""
@@ -581,7 +589,9 @@ class _Application(ast.Call):
     def resolve(self) -> ast.Expr:
         """The call or pipeline that it is written as."""
         path, tensors, named = self.path, self.tensors, self.args
-        name = "" if path is None else path.label if isinstance(path, SharedModule) else path.name
+        name = path or ""
+        if not isinstance(name, str):
+            name = name.label if isinstance(name, SharedModule) else name.name
         function: ast.Expr = self.function
         extra = (*map(arg, tensors[1:]), *named)
         if not tensors and not named:
