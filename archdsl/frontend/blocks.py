@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -33,14 +34,11 @@ class Blocks(Functions):
     def apply_declared(self, call: BlockCall) -> tuple[Value, ...]:
         """Apply a block of the language. Errors inside the library are shown where the user wrote the block."""
         span = call.span
-        self.depth += 1
-        self.applied.append(call.template.name)
         if not span.source.library:
             self.user_spans.append(span)
         try:
-            if self.depth > MAX_BLOCK_DEPTH:
-                raise error("E0207", _recursion(self.applied), span, help="a repetition is a list, `12 * layer`")
-            return self.apply_inline(call) if is_inline(call.template) else self._outline(call)
+            with self.within(call):
+                return self.apply_inline(call) if is_inline(call.template) else self._outline(call)
         except (ArchError, ReportedError) as problem:
             if isinstance(problem, ArchError) and not span.source.library:
                 problem = ArchError([shown_at(d, span) for d in problem.diagnostics])
@@ -53,10 +51,21 @@ class Blocks(Functions):
             assert self.problems, "a wrong block has been reported"
             return promised
         finally:
-            self.depth -= 1
-            self.applied.pop()
             if not span.source.library:
                 self.user_spans.pop()
+
+    @contextmanager
+    def within(self, call: BlockCall) -> Iterator[None]:
+        """Count what is done meanwhile as part of an application. Raises E0207 where applications never end."""
+        self.depth += 1
+        self.applied.append(call.template.name)
+        try:
+            if self.depth > MAX_BLOCK_DEPTH:
+                raise error("E0207", _recursion(self.applied), call.span, help="a repetition is a list, `12 * layer`")
+            yield
+        finally:
+            self.depth -= 1
+            self.applied.pop()
 
     def _promised(self, call: BlockCall) -> tuple[Value, ...] | None:
         """The result of a wrong block of the user's, if it has the shape of its first tensor: what follows can then

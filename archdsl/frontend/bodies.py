@@ -112,7 +112,9 @@ class Bodies(Statements):
             raise error("E0203", f"a block is one call of another, and this is {kind_of(value)}", body.span)
         tensors = [(v, body.span) for v in given.values() if isinstance(v, Value)]
         if isinstance(value.target, Declared):
-            return self.apply_inline(BlockCall(value, tensors, {}, scope, body.span))
+            call = BlockCall(value, tensors, {}, scope, body.span)
+            with self.within(call):
+                return self.apply_inline(call)
         return self.apply_template(BlockCall(replace(value, label=""), tensors, {}, scope, body.span))
 
     # --- slots --------------------------------------------------------------------------------------------------------

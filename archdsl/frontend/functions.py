@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -11,7 +11,7 @@ from archdsl.diagnostics import Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.headers import hypers_of
 from archdsl.frontend.names import Names
-from archdsl.frontend.op_call import coerce, unknown_option
+from archdsl.frontend.op_call import coerce, name_place, unknown_option
 from archdsl.frontend.scalings import ASCENDING, SCALINGS
 from archdsl.frontend.schemes import SCHEMES, Field
 from archdsl.frontend.scopes import Absent, Argument, Given, MaskRule, SchemeRule, Scope
@@ -22,7 +22,7 @@ from archdsl.ir.graph import Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.ranges import whole_size
 from archdsl.ir.static import BlockValue, Declared, ListValue, Scheme, SharedModule, kind_of
-from archdsl.ir.wording import format_number
+from archdsl.ir.wording import format_number, listed
 from archdsl.syntax import ast
 
 
@@ -103,10 +103,7 @@ class Functions(Names):
             return _tensor_mask(name, args, e.span)
         fields = masks.RULES[name].numbers
         numbers: dict[str, Num] = {}
-        for given, value, where in args:
-            key = given or next((f for f in fields if f not in numbers), None)
-            if key is None or key not in fields:
-                raise error("E0205", f"the mask `{name}` takes {', '.join(fields) or 'no numbers'}", where)
+        for key, (value, where) in _by_name(name, fields, args).items():
             what = f"`{key}` of the mask `{name}`"
             if not isinstance(value, Num):
                 raise error("E0203", f"{what} is a number, and this is {kind_of(value)}", where)
@@ -127,16 +124,7 @@ class Functions(Names):
     def scheme(self, rule: SchemeRule, args: Sequence[Argument], scope: Scope, span: Span) -> Scheme:
         """A scheme or scaling with its numbers."""
         fields = SCHEMES[rule.name] if rule.name in SCHEMES else SCALINGS[rule.name]
-        given: dict[str, Given] = {}
-        for name, value, where in args:
-            key = name or next((f for f in fields if f not in given), None)
-            if key is None or key not in fields:
-                raise unknown_option(name or "?", rule.name, fields, where)
-            if key in given:
-                raise error(
-                    "E0205", f"`{key}` is given twice", where, labels=[Label(given[key][1], "given here first")]
-                )
-            given[key] = (value, where)
+        given = _by_name(rule.name, fields, args)
         numbers: dict[str, Num] = {}
         for key, field in fields.items():
             what = f"`{key}` of `{rule.name}`"
@@ -173,6 +161,24 @@ class Functions(Names):
         if shape is None or not isinstance(value, Scheme):
             return value
         return self.primitive(scope, "draw", [], {"scheme": value, "dims": shape}, span)[0]
+
+
+def _by_name(owner: str, fields: Collection[str], args: Sequence[Argument]) -> dict[str, Given]:
+    """The numbers of a mask, scheme or scaling by name: those without one fill the fields that were not given. Raises
+    E0201 for an unknown name, E0205 for a number that is given twice or one too many."""
+    found: dict[str, Given] = {}
+    for name, value, where in args:
+        key = name or next((f for f in fields if f not in found), None)
+        if key is None:
+            takes = f"takes {listed(fields)}" if fields else "takes no numbers"
+            raise error("E0205", f"`{owner}` was given more numbers than it takes", where, help=f"it {takes}")
+        if key not in fields:
+            raise unknown_option(key, owner, fields, where)
+        if key in found:
+            labels = [Label(name_place(key, found[key][1]), "given here first")]
+            raise error("E0205", f"`{key}` is given twice", name_place(key, where), labels=labels)
+        found[key] = (value, where)
+    return found
 
 
 def _scheme_number(value: Any, field: Field, what: str, span: Span) -> Num:

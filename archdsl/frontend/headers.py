@@ -64,18 +64,27 @@ def _implied_params(node: ast.BlockDecl, module: SpecModule) -> Sequence[ast.Ten
 
 
 def _alias_params(node: ast.BlockDecl, module: SpecModule) -> Sequence[ast.TensorParam]:
-    """`block mqa(heads) = gqa(…)` has gqa's tensors."""
-    e = node.body
-    while isinstance(e, ast.Call):
-        e = e.function
-    if isinstance(e, ast.Name):
+    """`block mqa(heads) = gqa(…)` has gqa's tensors. Where aliases go round in a circle it is `x` alone: applying one
+    is an error of its own."""
+    first, seen = node, {id(node)}
+    while not isinstance(node.body, ast.Body):
+        e = node.body
+        while isinstance(e, ast.Call):
+            e = e.function
+        if not isinstance(e, ast.Name):
+            break
         found = module.find(e.id) or find_in_library(e.id)
-        if found is not None and isinstance(found[1], ast.BlockDecl) and found[1] is not node:
-            return tensor_params(Declared(found[1], found[0]))
-        op = find_primitive(e.id)
-        if found is None and op is not None and op.header.tensors:
-            return op.header.tensors
-    return _just_x(node)
+        if found is None:
+            op = find_primitive(e.id)
+            return (op.header.tensors if op is not None else None) or _just_x(first)
+        module, declared = found
+        if not isinstance(declared, ast.BlockDecl) or id(declared) in seen:
+            break
+        node = declared
+        seen.add(id(node))
+        if node.header.tensors is not None or isinstance(node.body, ast.Body):
+            return tensor_params(Declared(node, module))
+    return _just_x(first)
 
 
 def _just_x(node: ast.BlockDecl) -> Sequence[ast.TensorParam]:
