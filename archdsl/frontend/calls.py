@@ -14,6 +14,7 @@ from archdsl.frontend.headers import hypers_of, tensor_params
 from archdsl.frontend.op_call import name_place
 from archdsl.frontend.scopes import (
     ABSENT,
+    MISSING,
     Absent,
     Argument,
     BlockCall,
@@ -84,12 +85,15 @@ class Calls(Blocks):
         if isinstance(callee, BlockValue):
             kinds = {h.name: h.kind for h in hypers_of(callee).values()}
             in_order = [kind for name, kind in kinds.items() if name not in callee.args]
+        known = isinstance(callee, BlockValue) and not _may_be_any(e.function, scope)
         args: list[Argument] = []
         for i, arg in enumerate(e.args):
             kind = kinds.get(arg.name) if arg.name else (in_order[i] if i < len(in_order) else None)
             value = self.ev(arg.value, scope, kind if kind in ("scheme", "scaling") else None)
             if kind != "scheme":
                 value = self.drawn(value, scope, arg.value.span)
+            if known and arg.name and arg.name not in kinds and isinstance(value, Absent):
+                _demand_tensor(callee.target, arg.name, arg.value.span)
             args.append((arg.name, value, arg.value.span))
         return args
 
@@ -274,20 +278,34 @@ def _by_kind(target: Primitive | Declared, args: Sequence[Argument], numbers: bo
             raise error("E0205", f"`{name}` is given twice", name_place(name, where), labels=labels)
         elif given_tensor and name not in tensor_names:
             if isinstance(value, Absent):
-                continue
+                continue  # a block that is given need not take what is left out
             header = target.header if isinstance(target, Primitive) else target.node.header
             if hyper := next((h for h in header.hypers or () if h.name == name), None):
                 help_ = "`keys(t)` and `queries(t)` are masks made of a tensor" if hyper.kind == "mask" else ""
                 raise error(
                     "E0203", f"`{name}` of `{target.name}` is static, and a tensor was given", where, help=help_
                 )
-            help_ = one_of(name, sorted(tensor_names), "its tensors are")
-            raise error("E0205", f"`{target.name}` has no tensor `{name}`", where, help=help_)
+            _demand_tensor(target, name, where)
         elif given_tensor or (name in tensor_names and value is None):
             found.named[name] = (ABSENT if value is None else value, where)
         else:
             found.static[name] = (value, where)
     return found
+
+
+def _may_be_any(e: ast.Expr, scope: Scope) -> bool:
+    """Whether a callee is what the body is given, or an element of a list: no declaration that its text names."""
+    while isinstance(e, ast.Call):
+        e = e.function
+    return not isinstance(e, ast.Name) or scope.get(e.id) is not MISSING
+
+
+def _demand_tensor(target: Primitive | Declared, name: str, where: Span) -> None:
+    """Raises E0205 where a block has no tensor of that name."""
+    names = {p.name for p in tensor_params(target)}
+    if name not in names:
+        help_ = one_of(name, sorted(names), "its tensors are")
+        raise error("E0205", f"`{target.name}` has no tensor `{name}`", name_place(name, where), help=help_)
 
 
 def _wants_table(op: Primitive, in_order: Sequence[Given]) -> bool:
