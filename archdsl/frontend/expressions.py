@@ -83,8 +83,6 @@ class Expressions(Calls):
                 return self.pipeline(e, scope)
             case ast.As():
                 return self._as(e, scope)
-            case ast.Ellipsis():
-                raise error("E0203", "`...` stands in shapes and indices only", e.span)
             case _:
                 raise TypeError(f"{type(e).__name__} is no expression")
 
@@ -264,13 +262,19 @@ class Expressions(Calls):
         try:
             return binary(op, a, b, e.span)
         except ZeroDivisionError:
-            what = f": `{e.right.span.text}` is 0" if e.right.span.text != "0" else ""
-            raise error("E0401", f"division by zero{what}", e.right.span) from None
+            zero = e.left if op == "**" else e.right
+            what = f"`{zero.span.text}` is 0" if zero.span.text != "0" else ""
+            if op == "**":
+                what = f"{what}, which" if what else "0"
+                what += " cannot be raised to a negative power"
+            raise error("E0401", f"division by zero{what and f': {what}'}", zero.span) from None
         except (OverflowError, MemoryError) as problem:
             help_ = str(problem) if isinstance(problem, dims.TooLargeError) else ""
             raise error("E0404", "this number would be too large", e.span, help=help_) from None
         except ValueError:
-            raise error("E0401", f"{format_number(a)} {op} {format_number(b)} is not a real number", e.span) from None
+            of = "" if isinstance(a.expr, Lit) else f": `{e.left.span.text}` is {a}"
+            help_ = "of a negative number only whole powers are real"
+            raise error("E0401", f"`{e.span.text}` is not a real number{of}", e.span, help=help_) from None
 
     def as_mask(self, value: Any, span: Span) -> Mask:
         """A mask, or a tensor that is one by its type. Raises E0203 for anything else."""

@@ -194,11 +194,6 @@ class Elaborator(Bodies):
                 size = self.size(dim, scope)
                 shape.append(size)
             kind = stored_kind(param.type) or "float"
-            if param.name in scope.vars:
-                help_ = "give the tensor another name"
-                labels = [Label(h.span, "declared here") for h in node.header.hypers or () if h.name == param.name]
-                text = f"`{param.name}` is a size or hyper-parameter too"
-                raise error("E0202", text, param.span, labels=labels, help=help_)
             self._add_input(param, Value(tuple(shape), kind, param.name, param.span, True))
         if not self.inputs:
             help_ = "`model name(…)(tokens: token[batch, time]) { … }`"
@@ -301,11 +296,12 @@ class Elaborator(Bodies):
         for param in tensor_params(block.target):
             shape = []
             for dim in param.type.dims:
+                if isinstance(dim, ast.Ellipsis):
+                    text = f"the inputs of a model have whole shapes, and `{block.name}` takes {param.type.span.text}"
+                    raise error("E0203", text, span, help="put a block around it, with each axis named")
                 if isinstance(dim, ast.Name) and inner.get(dim.id) is MISSING:
                     inner.vars[dim.id] = _run_time_size(dim.id, scope, param.span)
-                size = self.ev(dim, inner)
-                assert isinstance(size, Num)
-                shape.append(size)
+                shape.append(self.size(dim, inner))
             value = Value(tuple(shape), stored_kind(param.type) or "float", param.name, node.name_span, True)
             self.inputs[param.name] = scope.frame.own(value, 0)
             tensors.append((value, span))

@@ -205,6 +205,9 @@ class Statements(Loops):
         frame, trained = scope.frame, s.kind == "param"
         sizes: list[Num] = []
         for dim in s.type.dims:
+            if isinstance(dim, ast.Ellipsis):
+                text = f"`{s.name}` is made here, and so needs its whole shape: `...` stands for axes of what is given"
+                raise error("E0203", text, dim.span, help="write the size of each axis: `[width]`")
             size = self.size(dim, scope)
             if trained and not size.static:
                 text = f"the weight `{s.name}` would have a size, {size}, that is known only when the model runs"
