@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 
 from archdsl.dependence.domain import ANYWHERE, ONE, Fact, Form, apart, whole
 from archdsl.dependence.paths import Paths, Spot
@@ -38,12 +39,12 @@ class Explainer(Paths):
             behind, spot = self.behind(leak)
             nearer = next((s for s in self.inputs(spot) if self.depends(s, leak.source)), None)
             before = self.before(nearer, leak) if nearer is not None else []
-        node, leaking = self.producer(spot), behind[0]
+        node, leaking, ahead = self.producer(spot), behind[0], leak.node.ahead
         notes = [f"the path: {_joined(source.name, before, leaking, behind[1:])}"]
         mask = node.options.get("mask") if isinstance(node, OpNode) else None
         if mask is not None:
             notes.append(f"mask: {mask}")
-        elif isinstance(node, OpNode):
+        elif isinstance(node, OpNode) and ahead > 0:
             notes.append(f"`{node.op.name}` {'reads' if witness else 'may read'} positions after its own")
         elif isinstance(node, ScanNode):
             notes.append("what a scan carries at its end has read every position")
@@ -55,13 +56,16 @@ class Explainer(Paths):
             if where is not None and not where.source.library and where != span:
                 labels.append(Label(where, "causality is demanded here"))
                 break
-        allowed = "" if leak.node.ahead == 1 else f" by more than {leak.node.ahead - 1}"
-        what = f"positions of `{source.name}` that come later{allowed}"
+        which = "come later" if ahead > 0 else "are not earlier"
+        if ahead not in (0, 1):
+            which += f" by more than {ahead - 1 if ahead > 0 else -ahead}"
+        what = f"positions of `{source.name}` that {which}"
         named = leak.node.value.name if not self.of_head(leak) else ""
         claimed = f"`{named}`" if named else "the result"
         if witness is not None:
             earlier = "logit" if self.of_head(leak) else f"position of {claimed}"
-            message = f"a later token can reach an earlier {earlier}: `{leaking}` reads {what}"
+            reaches = "a later token can reach an earlier" if ahead > 0 else "a token that is not earlier can reach a"
+            message = f"{reaches} {earlier}: `{leaking}` reads {what}"
             help_ = f"{_cure(mask)}; `--allow-noncausal` for a model that is meant to look ahead"
         else:
             message = f"cannot prove that {claimed} is causal: `{leaking}` may read {what}"
@@ -143,10 +147,10 @@ class Explainer(Paths):
 
 
 def _joined(source: str, before: Sequence[str], leaking: str, behind: Sequence[str]) -> str:
-    """`tokens -> embedding -> blocks.0.attention -> … -> head`"""
+    """`tokens -> embedding -> blocks.0.attention -> … -> head`; an input that is claimed itself stands there once."""
     steps = [source, *_short(before, source, leaking, 1), leaking]
     steps += [*_short(behind[:-1], leaking, behind[-1], 2), behind[-1]]
-    return " -> ".join(steps)
+    return " -> ".join(name for name, _ in groupby(steps))
 
 
 def _short(names: Sequence[str], first: str, last: str, count: int) -> list[str]:

@@ -125,8 +125,10 @@ class Paths:
     # --- names ---
 
     def label(self, spot: Spot, node: Node | None) -> str:
-        """The path of names that leads to a value: `blocks.0.attention`."""
+        """The path of names that leads to a value: `blocks.0.attention`; of an input of the model, its name."""
         home = self.home(spot)
+        if node is None and not home.frames:
+            return home.value.name
         steps: list[str] = []
         loops: list[Level[Fact]] = []
         for frame in home.frames:

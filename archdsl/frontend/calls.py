@@ -11,6 +11,7 @@ from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import shown_at
 from archdsl.frontend.blocks import Blocks
 from archdsl.frontend.headers import hypers_of, tensor_params
+from archdsl.frontend.modules import FUNCTIONS
 from archdsl.frontend.op_call import name_place
 from archdsl.frontend.scopes import (
     ABSENT,
@@ -110,8 +111,7 @@ class Calls(Blocks):
                     help="bind them first: `a, b = …`",
                 )
             if not is_tensor(value) or isinstance(value, Absent):
-                what = "a tensor that was left out" if isinstance(value, Absent) else kind_of(value)
-                raise error("E0203", f"a pipeline carries a tensor, and this is {what}", before.span)
+                raise error("E0203", f"a pipeline carries a tensor, and this is {kind_of(value)}", before.span)
             as_name, inner = (stage.name, stage.value) if isinstance(stage, ast.As) else ("", stage)
             if isinstance(inner, ast.Call):
                 value = self.call(inner, scope, as_name=as_name, piped=value)
@@ -297,7 +297,7 @@ def _may_be_any(e: ast.Expr, scope: Scope) -> bool:
     """Whether a callee is what the body is given, or an element of a list: no declaration that its text names."""
     while isinstance(e, ast.Call):
         e = e.function
-    return not isinstance(e, ast.Name) or scope.get(e.id) is not MISSING
+    return not isinstance(e, ast.Name) or e.id in FUNCTIONS or scope.get(e.id) is not MISSING
 
 
 def _demand_tensor(target: Primitive | Declared, name: str, where: Span) -> None:

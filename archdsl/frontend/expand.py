@@ -393,12 +393,6 @@ class Expander(Elaborator):
 
         return self._noted(scope, partial(super().operate, op, a, b, e, scope), make)
 
-    def _unary(self, e: ast.Unary, scope: Scope) -> Any:
-        operand = scope.get(e.operand.id) if isinstance(e.operand, ast.Name) else None
-        if not isinstance(operand, Value):
-            return super()._unary(e, scope)
-        return self._noted(scope, partial(super()._unary, e, scope), lambda: unary(e.op, self.read(operand)))
-
     def _index(self, e: ast.Index, scope: Scope) -> Any:
         if self._recorder(scope.frame) is None:
             return super()._index(e, scope)
@@ -451,15 +445,12 @@ class Expander(Elaborator):
                     self._register(instance, name_of(instance.label))
             elif isinstance(item, ast.Assert):
                 message = f', "{item.message}"' if item.message is not None else ""
-                self._claim_kept("assert", item.condition, message, scope, recorder)
-            elif isinstance(item, ast.Assume):
-                self._claim_kept("assume", item.condition, "", scope, recorder)
+                self._claim_kept(item.condition, message, scope, recorder)
         except ExpansionError as problem:
             recorder.failed = str(problem)
 
-    def _claim_kept(self, word: str, condition: ast.Expr, message: str, scope: Scope, recorder: Recorder) -> None:
-        """Static conditions hold and are gone; what only the running model knows stays, and what is to be proved or is
-        assumed."""
+    def _claim_kept(self, condition: ast.Expr, message: str, scope: Scope, recorder: Recorder) -> None:
+        """Static conditions hold and are gone; what only the running model knows stays, and what is to be proved."""
         if (
             isinstance(condition, ast.Call)
             and isinstance(condition.function, ast.Name)
@@ -477,7 +468,7 @@ class Expander(Elaborator):
             return
         if call not in recorder.asserted:
             recorder.asserted.append(call)
-            recorder.notes.append(Kept(lambda names: f"{word} {spelled(call, names)}{message}", (call,)))
+            recorder.notes.append(Kept(lambda names: f"assert {spelled(call, names)}{message}", (call,)))
 
     def _bind(self, name: str, value: Any, type_: Any, scope: Scope, span: Span) -> None:
         super()._bind(name, value, type_, scope, span)
@@ -506,24 +497,14 @@ class Expander(Elaborator):
             Kept(lambda names: f"{s.kind} {names[id(value)]}: {kind}[{shape}] = {first}", (), (id(value),))
         )
 
-    def _update(self, s: ast.Update, scope: Scope) -> None:
-        if self._recorder(scope.frame) is None:
-            super()._update(s, scope)
-            return
-        added = ast.Binary("+", ast.Name(s.name, span=s.span), s.value, span=s.span)
-        self._assign(ast.Assign((s.name,), added, s.type, span=s.span), scope)
-
     def for_loop(self, s: ast.For, scope: Scope, *, collect: bool) -> Any:
         recorder = self._recorder(scope.frame)
-        if recorder is None:
+        if recorder is None or collect:
             return super().for_loop(s, scope, collect=collect)
         try:
             iterable = self.written(self.ev(s.iterable, scope))
         except ExpansionError as problem:
             recorder.failed = str(problem)
-            return super().for_loop(s, scope, collect=collect)
-        if collect:
-            recorder.failed = "a loop that emits"
             return super().for_loop(s, scope, collect=collect)
         loop = ExpandedLoop(s.name, iterable, [], [])
         self.carried = []

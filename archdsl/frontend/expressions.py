@@ -82,7 +82,8 @@ class Expressions(Calls):
             case ast.Pipeline():
                 return self.pipeline(e, scope)
             case ast.As():
-                return self._as(e, scope)
+                assert isinstance(e.value, ast.Call), e.value  # the grammar says so
+                return self.call(e.value, scope, as_name=e.name)
             case _:
                 raise TypeError(f"{type(e).__name__} is no expression")
 
@@ -122,12 +123,6 @@ class Expressions(Calls):
             if length > MAX_LIST:  # before the rest is evaluated, which may be long too
                 raise error("E0404", f"a list has at most {MAX_LIST:,} elements", e.span, help=raising("list"))
         return self._list_of(results, e.span)
-
-    def _as(self, e: ast.As, scope: Scope) -> Any:
-        if isinstance(e.value, ast.Call):
-            return self.call(e.value, scope, as_name=e.name)
-        help_ = "write `block(…)(x) as name` or `x -> block as name`"
-        raise error("E0203", "`as` names an application", e.span, help=help_)
 
     # --- operators ----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from archdsl.frontend.modules import SpecModule
 from archdsl.frozen import Entity, Frozen
 from archdsl.ir.dims import Shape
 from archdsl.ir.graph import Value
-from archdsl.ir.static import BlockValue, Declared, SharedModule
+from archdsl.ir.static import KINDS, BlockValue, Declared, SharedModule
 
 Given = tuple[Any, Span]
 """A value that is given, and where."""
@@ -59,6 +59,17 @@ class SchemeRule(Entity):
 
 class TrainingCondition(Frozen):
     """The condition `training`."""
+
+
+KINDS.update(
+    {
+        Absent: "a tensor that was left out",
+        MaskRule: "the mask `{0.name}` without its argument",
+        FunctionValue: "the function `{0.name}`",
+        SchemeRule: "the scheme `{0.name}`",
+        TrainingCondition: "the condition `training`",
+    }
+)
 
 
 @dataclass(eq=False)

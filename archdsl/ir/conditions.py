@@ -53,7 +53,9 @@ def conditions(model: Model) -> tuple[Condition, ...]:
         found.clear()
         for condition in carried:
             for said in root.said(condition):
-                found.setdefault(said, Condition(*said, root.message(condition, said[0])))
+                left, op, right = said
+                if (right, BACKWARDS[op], left) not in found:
+                    found.setdefault(said, Condition(*said, root.message(condition, left)))
         root.sizes |= {left.name for left, op, right in found if isinstance(left, Var) and _is_size(op, right)}
     kept = _pinned([c for said, c in found.items() if not _follows(said, found)], root.values)
     kept.sort(key=lambda c: max(_roundings(c.left), _roundings(c.right)))  # what they divide by is not 0

@@ -732,7 +732,11 @@ class Num(Entity):
         return float(self.value)
 
     def __str__(self) -> str:
-        return str(self.value)
+        """The number in decimals: 1.5, not 3/2."""
+        if not isinstance(self.value, Fraction | float):
+            return str(self.value)
+        number = f"{float(self.value):g}"
+        return number if "." in number or "e" in number else repr(float(self.value))  # 2.0000001 is no 2
 
 
 def num(value: int | Fraction | float) -> Num:

@@ -62,9 +62,7 @@ def whole_size(value: Num, kind: str, what: str, span: Span) -> Num:
     """A number as a whole one. Raises E0401 where it is not."""
     v: Value = value.value
     if isinstance(v, Fraction | float):
-        written, number = expr_text(value.expr), f"{float(v):g}"
-        if "." not in number and "e" not in number:
-            number = repr(float(v))  # 2.0000001 is no 2
+        written, number = expr_text(value.expr), str(value)
         is_ = f"{number} was given" if written == number else f"{written} = {number}"
         help_ = f"write `{int(v)}` or `{int(v) + 1}`" if written == number else ROUND
         if isinstance(v, float) and v.is_integer():

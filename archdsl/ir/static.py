@@ -285,22 +285,28 @@ def _rename_pattern(pattern: Pattern, name: str, bind: dict[str, Expr], taken: C
 
 
 def kind_of(value: Any) -> str:
-    """What a static value is, in the words of a diagnostic."""
-    if isinstance(value, EnumValue):
-        return f"`{value.name}`" if value.name in INFINITE else f"the word `{value.name}`"
-    if isinstance(value, BlockValue | SharedModule | Scheme):
-        what = {BlockValue: "the block", SharedModule: "a shared", Scheme: "the scheme"}[type(value)]
-        return f"{what} `{value.name}`"
-    return "none" if value is None else KINDS.get(type(value), "a tensor")
+    """What the value of an expression is, in the words of a diagnostic."""
+    if isinstance(value, EnumValue) and value.name in INFINITE:
+        return f"`{value.name}`"
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)} results"
+    return KINDS.get(type(value), "a tensor").format(value)
 
 
 KINDS: dict[type, str] = {
+    type(None): "none",
     bool: "true or false",
     Num: "a number",
     str: "a string",
     ListValue: "a list",
     Mask: "a mask",
+    list: "a list of tensors",
+    EnumValue: "the word `{0.name}`",
+    BlockValue: "the block `{0.name}`",
+    SharedModule: "a shared `{0.name}`",
+    Scheme: "the scheme `{0.name}`",
 }
+"""What values of a type are called; anything else is a tensor."""
 
 
 def format_value(value: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from fractions import Fraction
 
 from archdsl.diagnostics import Label, did_you_mean
 from archdsl.diagnostics.source import Span
@@ -20,8 +19,7 @@ WHOLE = "a size must be a whole number"
 
 def format_number(n: Num) -> str:
     """A number as it was written, with what it is: `4 * width = 3072`."""
-    # 1.5, not 3/2
-    number = f"{float(n.value):g}" if isinstance(n.value, Fraction | float) else str(n)
+    number = str(n)
     text = expr_text(n.expr) if not any("." in x for x in free_names(n.expr)) else number
     written = isinstance(n.expr, Lit) or text.replace("_", "") == number
     return text if written or not n.static else f"{text} = {number}"

@@ -681,12 +681,6 @@ class Identity(Elementwise):
     def build(self, call: Application) -> Sequence[Value]:
         return (call.tensor(0),)
 
-    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.arg(0)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.input(0)
-
 
 class Same(Primitive):
     """The same numbers, of the same type or another."""

@@ -83,12 +83,7 @@ def _sharpening(scaling: Scheme, call: Application) -> Factor | None:
             lambda e: e.py("(0.1 * {mscale} * math.log({factor}) + 1) ** 2", **numbers),
         )
     if scaling.name == "longrope" and "factor" in numbers and call.holds(">", numbers["factor"], 1):
-        if not call.holds(">", numbers["original"], 1, "`longrope` stretches a context of more than one position"):
-            raise call.error(
-                "E0204",
-                f"`longrope` stretches a context of more than one position, and `original` is {numbers['original']}",
-                option="position",
-            )
+        call.holds(">", numbers["original"], 1, "`longrope` stretches a context of more than one position")
         value = 1 + math.log(float(numbers["factor"])) / math.log(float(numbers["original"]))
         return Factor(
             value,
@@ -349,21 +344,8 @@ class Rope(Position):
     ) -> tuple[Value, Value, Value | None]:
         if rotated:
             return q, k, None
-        options = {"theta": None, **_given(position)}
+        options = {"theta": None, **arguments(position)}
         return turn(call, q, options), turn(call, k, options), None
-
-    def reads(self, node: OpNode) -> Sequence[Reads]:
-        rank = node.outputs[0].rank
-        return ((*(same(i) for i in range(rank - 1)), EVERYWHERE),)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        raise TypeError("rope is always turned into `turn` nodes")
-
-
-def _given(position: Any) -> dict[str, Any]:
-    from archdsl.ops.position import arguments
-
-    return arguments(position)
 
 
 def turn(call: Application, x: Value, options: Any, *, alone: bool = False) -> Value:
@@ -429,9 +411,6 @@ class Rotate(Primitive):
         if not isinstance(target, Rope):
             return (call.tensor(0),)
         return (turn(call, call.tensor(0), getattr(position, "template", position).args),)
-
-    def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        raise TypeError("rotate is always turned into `turn` nodes")
 
 
 class Turn(Primitive):
