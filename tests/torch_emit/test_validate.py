@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
+import torch
 
 import archdsl
 from archdsl.backends.torch import Extras
@@ -266,3 +267,11 @@ def test_a_list_of_whole_numbers_takes_no_time() -> None:
         text=f"model m(x: [batch, 61]) -> [batch, 61] {{\n  buffer t: [61] = [{numbers}]\n  return x * t\n}}"
     )
     assert "torch.tensor(" in source
+
+
+@pytest.mark.parametrize("power", ["2 ** time", "3 ** batch", "batch ** time", "2 ** (time - batch)"])
+def test_a_power_of_a_size_is_judged(power: str) -> None:
+    module = archdsl.to_torch(text=f"model m(x: [batch, time, 8]) -> [batch, time, 8] {{\n  return x * {power}\n}}")
+    x = torch.randn(2, 5, 8)
+    expected = eval(power, {"batch": 2, "time": 5})
+    torch.testing.assert_close(module(x), x * expected)

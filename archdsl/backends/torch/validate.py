@@ -42,7 +42,7 @@ from archdsl.backends.torch.tree import Made, NumberLeaf, Part, PyNode, Read, Va
 from archdsl.diagnostics import InternalError
 from archdsl.frozen import Entity, Frozen
 from archdsl.ir import dims
-from archdsl.ir.dims import Poly, Symbol
+from archdsl.ir.dims import Poly, Symbol, TooLargeError
 from archdsl.ir.graph import Block, Model, Value
 from archdsl.ir.weights import weights
 
@@ -682,6 +682,11 @@ class Validator:
         numbers = dict(zip(symbols, PRIMES, strict=False))
         try:
             self.judge(numbers)
+        except TooLargeError:  # a power of a size
+            try:
+                self.judge(dict(zip(symbols, SMALL_PRIMES, strict=False)))
+            except TooLargeError as e:
+                raise InvalidError(str(e)) from e
         except FractionError:  # the model asks for multiples of something
             numbers = {name: n * MANY for name, n in numbers.items()}
             for _ in symbols:
@@ -719,6 +724,8 @@ class Validator:
                 self.seen.add(key)
                 try:
                     waiting += self.instance(instance, block, config)
+                except TooLargeError:
+                    raise
                 except (TypeError, ValueError, KeyError, IndexError, ArithmeticError, AttributeError) as e:
                     raise InvalidError(f"{instance.name}: {type(e).__name__}: {e}") from e
 
@@ -997,6 +1004,8 @@ def refs(name: str, made: Any) -> Any:
 MANY = 720_720
 """What 1 to 16 divide."""
 PRIMES = (10_007, 20_011, 30_011, 40_009, 50_021, 60_013, 70_001, 80_021, 90_001, 100_003, 110_017, 120_011, 130_003)
+SMALL_PRIMES = (31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83)
+"""For models in which a size, or a number, is raised to the power of a size."""
 
 
 def escaped(message: str) -> str:
