@@ -364,3 +364,293 @@ def test_a_condition_is_recorded_once(tests: tuple[str, str], numbers: tuple[int
     twice = conditions(spec(body(f"{lets} return x * a0 * a1", hypers=hypers)))
     assert once
     assert twice == once
+
+
+# --- statements -------------------------------------------------------------------------------------------------------
+
+STATEMENTS = {
+    "offer()": (body("return x -> offer()"), "E0205", "`offer` takes a block"),
+    "accepts of nothing": (
+        body("let a = accepts(relu) return x"),
+        "E0205",
+        '`accepts(block, "name")` takes a block and the name of a hyper-parameter',
+    ),
+    "given without a name": (
+        body("let a = given(relu, 3) return x"),
+        "E0205",
+        '`given(block, "name")` takes a block and the name of a hyper-parameter',
+    ),
+    "option without a value": (
+        body('let a = option(relu, "b") return x'),
+        "E0205",
+        '`option(block, "name", otherwise)` reads a hyper-parameter of a block, if it has it',
+    ),
+    "offer a number": (body("return x -> offer(3)"), "E0203", "`offer` takes a block first, and this is a number"),
+    "offer without names": (
+        body("return x -> offer(relu, 3)"),
+        "E0205",
+        "what is offered is named: `offer(block, mask: m)`",
+    ),
+    "shared of two": (body("let s = shared(relu, relu) return x -> s"), "E0205", "`shared` takes one block"),
+    "a mask of a word": (
+        body("return x -> mha(heads: 1, mask: window(pre))"),
+        "E0203",
+        "`width` of the mask `window` is a number, and this is the word `pre`",
+    ),
+    "a mask without its number": (
+        body("return x -> mha(heads: 1, mask: window())"),
+        "E0205",
+        "the mask `window` still needs its width: `window(4)`",
+    ),
+    "a tensor mask of a number": (body("return x -> mha(heads: 1, mask: keys(3))"), "E0205", "`keys` takes one tensor"),
+    "a scheme without its number": (
+        body("return x -> f", "block f(x: [..., 8]) { param w: [8] = uniform() return x * w }"),
+        "E0205",
+        "`uniform` still needs its `bound`",
+    ),
+    "a scheme of a word": (
+        body("return x -> f", "block f(x: [..., 8]) { param w: [8] = uniform(pre) return x * w }"),
+        "E0203",
+        "`bound` of `uniform` is a number, and the word `pre` was given",
+    ),
+    "a scheme of a run-time number": (
+        body("param w: [8] = uniform(time) return x * w"),
+        "E0402",
+        "`bound` of `uniform` is time, which is known only when the model runs",
+    ),
+    "yarn out of order": (
+        body("return x -> rope(scaling: yarn(factor: 2, original: 8, beta_fast: 1, beta_slow: 2))"),
+        "E0204",
+        "`beta_slow` of `yarn` must be less than `beta_fast`, and they are 2 and 1",
+    ),
+    "longrope without a list": (
+        body("return x -> mha(heads: 1, position: rope(scaling: longrope(short: 1, long: [1], original: 8)))"),
+        "E0203",
+        "`short` of `longrope` is a list of numbers, and a number was given",
+    ),
+    "longrope of one": (
+        body("return x -> rope(scaling: longrope(short: [1, 1, 1, 1], long: [1, 1, 1, 1], original: 1, factor: 2))"),
+        "E0204",
+        "`longrope` with a `factor` compares contexts by their logarithms, and that of 1 is 0",
+    ),
+    "a model of slots applied": (
+        body("return x -> n", "model n { vocab: 8 context: 4 width: 8 blocks: relu head: lm }"),
+        "E0203",
+        "`n` is a model of slots, and cannot be applied",
+    ),
+    "options of what is shared": (
+        body("let s = shared(linear(8)) return x -> s(bias: false)"),
+        "E0205",
+        "the shared `linear` has its hyper-parameters already",
+    ),
+    "as without a tensor": (
+        body("let s = linear(8) as name return x -> s"),
+        "E0205",
+        "`as name` names an application, and no tensor is given here",
+    ),
+    "a block for a function": (
+        body("return relu(relu)"),
+        "E0203",
+        "`relu` takes tensors and numbers, and the block `relu` was given",
+    ),
+    "log of 0": (body("let a = log(0) return x * a"), "E0401", "log(0) is not a number"),
+    "two results to one": (
+        body("return relu(split(x, 4, 4))"),
+        "E0203",
+        "this has 2 results, and one tensor is wanted",
+    ),
+    "a pipeline of two": (
+        body("return x -> split(4, 4) -> relu"),
+        "E0203",
+        "a pipeline carries one tensor, and this has 2 results",
+    ),
+    "static as a tensor": (
+        body("return x -> mha(heads: 1, mask: x)"),
+        "E0203",
+        "`mask` of `mha` is static, and a tensor was given",
+    ),
+    "alias of shared": (
+        body("return x -> f", "block f = shared(linear(8))"),
+        "E0203",
+        "a block is one call of another, and this is shared",
+    ),
+    "alias of a number": (
+        body("return x -> f", "block f = 3"),
+        "E0203",
+        "a block is one call of another, and this is a number",
+    ),
+    "experts within experts": (
+        body("return x -> moe(experts: 2, top_k: 1, expert: moe(experts: 2, top_k: 1, expert: mlp(hidden: 8)))"),
+        "E0204",
+        "experts cannot hold experts",
+    ),
+    "an expert that is shared": (
+        body("return x -> moe(experts: 2, top_k: 1, expert: shared(mlp(hidden: 8)))"),
+        "E0203",
+        "an expert cannot be shared: every expert has its own weights",
+    ),
+    "an expert of ids": (
+        body(
+            "return x -> moe(experts: 2, top_k: 1, expert: f)",
+            "block f(x: [..., 8]) -> int[..., 8] { return x -> cast(int) }",
+        ),
+        "E0304",
+        "an expert gives back real numbers of the model's own type, and `f` gives int",
+    ),
+    "an expert with a loop": (
+        body(
+            "return x -> moe(experts: 2, top_k: 1, expert: f)",
+            "block f(x: [..., 8]) { for i in 2 { x = x -> linear(8) } return x }",
+        ),
+        "E0204",
+        "an expert is a plain block: no loops, raw weights or conditions",
+    ),
+    "an expert that mixes": (
+        body("return x -> moe(experts: 2, top_k: 1, expert: f)", "block f(x: [..., 8]) { return x -> cumsum(0) }"),
+        "E0204",
+        "an expert mixes no positions, and `cumsum` does",
+    ),
+    "an expert of convolutions": (
+        body("return x -> moe(experts: 2, top_k: 1, expert: conv1d(8, kernel: 3))"),
+        "E0204",
+        "`conv1d` cannot stand in an expert: its weights have no form for many experts at once",
+    ),
+    "not of a number": (body("let a = not 3 return x"), "E0203", "`not` takes true or false, and a number was given"),
+    "minus of a block": (body("let a = -relu return x"), "E0203", "`-` cannot be applied to the block `relu`"),
+    "complement of a number": (body("let a = ~3 return x"), "E0203", "`~` cannot be applied to a number"),
+    "numbers joined": (body("let a = 3 & 4 return x"), "E0203", "`&` joins masks or bool tensors, not numbers"),
+    "masks added": (
+        body("return x -> mha(heads: 1, mask: causal + causal)"),
+        "E0203",
+        "`+` cannot join a mask and a mask",
+    ),
+    "a bool for a mask": (
+        body("b = x > 0 return x -> mha(heads: 1, mask: causal & b)"),
+        "E0203",
+        "a bool tensor is no mask by itself",
+    ),
+    "a comparison when run": (
+        body("let a = if time > 3 then 1 else 2 return x * a"),
+        "E0402",
+        "`time > 3` is known only when the model runs",
+    ),
+    "a number too large": (body("return x * 10 ** 10 ** 10"), "E0404", "this number would be too large"),
+    "a tensor left out, added": (
+        body("return x -> f", "block f(x: [..., 8], y: [..., 8] = none) { return x + y }"),
+        "E0203",
+        "the tensor here was left out, so `+` cannot use it",
+    ),
+    "a tensor left out, returned": (
+        body("return x -> f", "block f(x: [..., 8], y: [..., 8] = none) { return y }"),
+        "E0203",
+        "the tensor returned here was left out",
+    ),
+    "an index by a word": (
+        body("return x[pre]"),
+        "E0203",
+        "an index is a number, a slice or `...`, and this is the word `pre`",
+    ),
+    "no element": (body("let a = [1, 2] return x * a[2]"), "E0303", "the list has 2 elements, and 2 was asked for"),
+    "an element by a word": (body("let a = [1, 2] return x * a[pre]"), "E0203", "a list is read by one whole number"),
+    "two indices of a list": (body("let a = [1, 2] return x * a[0, 1]"), "E0203", "a list is read by one whole number"),
+    "let twice": (body("let a = 1 let a = 2 return x * a"), "E0202", "`a` is bound already, and a `let` is bound once"),
+    "let of a tensor": (
+        body("let a = x return a"),
+        "E0203",
+        "`let` names static things: a number, a block, a mask, a list",
+    ),
+    "a tensor's name": (body("y = x let y = 3 return x"), "E0202", "`y` is a tensor here already"),
+    "plus to a number": (body("let a = 1 a += 1 return x"), "E0203", "`a += …` needs a tensor `a`, and it is a number"),
+    "plus a block": (body("x += relu return x"), "E0203", "`+=` adds a tensor, and this is the block `relu`"),
+    "plus another shape": (
+        body("x += x -> unsqueeze(0) return x"),
+        "E0301",
+        "`x += …` keeps the shape [batch, time, 8], and the sum is [1, batch, time, 8]",
+    ),
+    "a weight of ids": (
+        body("param w: int[8] = zeros return x * w"),
+        "E0203",
+        "a weight holds real numbers, and `w` would hold int",
+    ),
+    "a weight of run-time size": (
+        body("param w: [time, 8] = zeros return x * w"),
+        "E0402",
+        "the weight `w` would have a size, time, that is known only when the model runs",
+    ),
+    "a random buffer of run-time size": (
+        body("buffer w: [time, 8] = normal return x * w"),
+        "E0402",
+        "`w` is drawn at random and so part of the state, but its size time is not fixed",
+    ),
+    "a weight that starts as a block": (
+        body("param w: [8] = relu return x * w"),
+        "E0203",
+        "a weight's first value is a scheme, numbers or an expression of them, and this is the block `relu`",
+    ),
+    "a weight that starts in another shape": (
+        body("param w: [8] = [1, 2] return x * w"),
+        "E0301",
+        "`w` is [8], and its first value is [2]",
+    ),
+    "whole numbers drawn": (
+        body("buffer w: int[8] = normal return x * w"),
+        "E0203",
+        "`w` holds whole numbers, and its first value is drawn at random",
+    ),
+    "training joined": (
+        body("if training and true { x = x + 1 } return x"),
+        "E0203",
+        "`training` stands alone: `if training { … }`",
+    ),
+    "training of two shapes": (
+        body("y = x if training { y = x[0] } return y"),
+        "E0301",
+        "`y` is [time, 8] in training and [batch, time, 8] otherwise",
+    ),
+    "a return in training": (
+        body("if training { return x } return x"),
+        "E0214",
+        "`return` cannot stand in `if training`",
+    ),
+    "assume a number": (body("assume time > 3 return x"), "E0203", "only causality is assumed: `assume causal(y)`"),
+    "causal of words": (
+        body("assert causal(x, pre) return x"),
+        "E0203",
+        "`causal(y, ahead: 1)` takes a tensor and how many tokens ahead it predicts",
+    ),
+    "causal of nothing": (body("assert causal() return x"), "E0205", "`causal(y)` needs the tensor"),
+    "emit alone": (
+        body("emit x return x"),
+        "E0214",
+        "`emit` stands in the body of a `scan`, or of a `for` whose list is bound",
+    ),
+    "emit a number": (
+        body("y = for i in 2 { emit i } return x"),
+        "E0203",
+        "`emit` takes a tensor, and this is a number",
+    ),
+    "a loss of many": (body("loss a = x return x"), "E0302", "`loss a` is a scalar, and this is [batch, time, 8]"),
+    "a loss of a block": (
+        body("loss a = relu return x"),
+        "E0302",
+        "`loss a` is a scalar, and this is the block `relu`",
+    ),
+    "a false claim": (body("assert 3 > 4 return x"), "E0401", "`3 > 4` must hold: 3 > 4 does not hold"),
+    "a false word": (body("assert pre == post return x"), "E0401", "`pre == post` must hold"),
+    "names for results": (body("a, b = x return x"), "E0205", "2 names are bound here, and there is 1 result"),
+    "names for three": (
+        body("a, b = x -> split(2, 3, 3) return x"),
+        "E0205",
+        "2 names are bound here, and there are 3 results",
+    ),
+}
+
+
+@pytest.mark.parametrize("title", STATEMENTS)
+def test_what_is_said_of_a_statement(title: str) -> None:
+    """One error, at the text of the spec that is wrong."""
+    text, code, message = STATEMENTS[title]
+    (found,) = [d for d in check(text=text) if d.code.startswith("E")]
+    assert (found.code, found.message) == (code, message)
+    assert found.span is not None
+    assert not found.span.source.library
