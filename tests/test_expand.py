@@ -156,6 +156,24 @@ model m { vocab: 32 context: 16 width: 8 blocks: layer(place: pre) + layer(place
     _same_numbers(text, expanded)
 
 
+def test_inline_blocks_and_shared_ones_keep_their_paths(tmp_path: Path) -> None:
+    """What is inline has no path of its own, and what is shared keeps that of its `let`."""
+    text = """
+inline block turned(x: [..., width]) -> [..., width] { return x -> linear(width) }
+block own(x: [..., width]) -> [..., width] { return x -> linear(width) }
+block first { attention: mha(heads: 2) mask: causal ffn: turned }
+block other(ffn) { attention: mha(heads: 2) mask: causal ffn: ffn }
+model m {
+  let once = shared(own)
+  vocab: 32 context: 16 width: 8 blocks: first + other(ffn: once) + other(ffn: once) head: lm
+}
+"""
+    expanded = _expanded(text, tmp_path)
+    assert "-> turned\n" in expanded
+    assert expanded.count("assert time <= context") == 1
+    _same_numbers(text, expanded)
+
+
 def test_a_hidden_name_stays(tmp_path: Path) -> None:
     text = """
 block layernorm(x: [..., width]) { x = x -> rmsnorm }

@@ -109,12 +109,12 @@ class Explainer(Paths):
             spot = worse[0]
 
     def before(self, spot: Spot, leak: Leak) -> list[str]:
-        """From the input to a value, in the order of the data."""
+        """Names on a way from the input to a value, the nearest first."""
         path: list[str] = []
         seen: set[tuple[object, ...]] = set()
         while True:
             seen.add(spot.key)
-            path.insert(0, self.label(spot, self.producer(spot)))
+            path.append(self.label(spot, self.producer(spot)))
             nearer = [s for s in self.inputs(spot) if s.key not in seen and self.depends(s, leak.source)]
             if not nearer:
                 return path

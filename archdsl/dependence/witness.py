@@ -220,7 +220,7 @@ class Witness(Paths):
         if op.additive and any(self.may_drown(spot, node, i, number) for i, number in enumerate(known)):
             return  # what reads the sum may be the same whatever the other term is
         picked = op.picks(node, known) if known else None
-        taken = op.taken_from(node, index)
+        taken = op.taken_from(node, index, self.length)
         for i, position in enumerate(positions):
             if position is None or (known and known[i] is not None) or taken not in (None, i):
                 continue

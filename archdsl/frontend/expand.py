@@ -341,12 +341,8 @@ class Expander(Elaborator):
         before = len(frame.nodes)
         with recorder.silent():
             result = super().apply_template(call)
-        made = [
-            n
-            for n in frame.nodes[before:]
-            if isinstance(n, OpNode | CallNode) and (isinstance(n, CallNode) or n.weights or n.blocks)
-        ]
-        node = made[-1] if made and instance is None and not is_inline(template) else None
+        made = [n for n in frame.nodes[before:] if isinstance(n, OpNode | CallNode)]
+        node = made[-1] if made and not is_inline(template) else None
 
         def make() -> ast.Expr:
             callee = (
@@ -734,7 +730,7 @@ def fold(notes: list[Note], kept: set[int]) -> list[Note]:
             uses[value] = uses.get(value, 0) + 1
     for note in reversed(notes):
         if isinstance(note, ExpandedLoop):
-            note.body = fold(note.body, kept | {last for _, _, last, _ in note.carried})
+            note.body = fold(note.body, kept)
         following = result[-1] if result else None
         if isinstance(note, Def) and len(note.outputs) == 1 and isinstance(following, Def):
             value = note.outputs[0]
@@ -861,13 +857,12 @@ def _mentioned(e: Any) -> Iterator[str]:
 
 
 def _said(notes: Sequence[Note]) -> set[str]:
+    """Names of blocks and numbers, which no tensor may take."""
     found: set[str] = set()
     for note in notes:
         if isinstance(note, Def):
             found |= set(_mentioned(note.expr))
-        elif isinstance(note, Kept):
-            found |= {n for e in note.reads for n in _mentioned(e)}
-        else:
+        elif isinstance(note, ExpandedLoop):
             found |= {note.variable, *_mentioned(note.iterable)} | _said(note.body)
     return found
 

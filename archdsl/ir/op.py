@@ -645,8 +645,9 @@ class Primitive:
         the only one that the result at `position` depends on, None where it depends on all."""
         return None
 
-    def taken_from(self, node: OpNode, index: Sequence[int | None]) -> int | None:
-        """Return which input the element at an index of the result is taken from; None where it may be any."""
+    def taken_from(self, node: OpNode, index: Sequence[int | None], length: Callable[[DimValue], int]) -> int | None:
+        """Return which input the element at an index of the result is taken from, by the lengths of axes; None where it
+        may be any."""
         return None
 
     def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:

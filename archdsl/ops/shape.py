@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from archdsl.diagnostics import did_you_mean
 from archdsl.frozen import Frozen
 from archdsl.ir.dims import Bin, Num, Shape, binary, num, product, shape_text
+from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import (
     EVERYWHERE,
@@ -739,6 +740,14 @@ class Concat(Primitive):
             before = binary("+", before, value.shape[axis])
         return reads
 
+    def taken_from(self, node: OpNode, index: Sequence[int | None], length: Callable[[DimValue], int]) -> int | None:
+        axis = axis_index(node)
+        position = index[axis - node.outputs[0].rank]
+        if position is None:
+            return None
+        ends = accumulate(length(v.shape[axis].value) for v in tensor_inputs(node, *range(len(node.inputs))))
+        return next(i for i, end in enumerate(ends) if position < end)
+
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
         """Of tensors that are whole each device takes its own part of the axis."""
         axes = {axis for axis in cut if axis is not None}
@@ -778,8 +787,9 @@ class Stack(Primitive):
         axis = axis_index(node, rank=rank + 1)
         return (tuple(same(i + (i >= axis)) for i in range(rank)),) * len(node.inputs)
 
-    def taken_from(self, node: OpNode, index: Sequence[int | None]) -> int | None:
-        return index[axis_index(node, rank=node.outputs[0].rank)]
+    def taken_from(self, node: OpNode, index: Sequence[int | None], length: Callable[[DimValue], int]) -> int | None:
+        rank = node.outputs[0].rank
+        return index[axis_index(node, rank=rank) - rank]
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         rank = node.outputs[0].rank

@@ -201,6 +201,7 @@ def test_every_mask_in_steps() -> None:
         ("w[:time] -> softmax(axis: 0)", "softmax"),
         ("w[:time] -> shift(-1, axis: 0)", "shift"),
         ("unsqueeze(w[:time], 0) -> conv1d(8, kernel: 3)", "conv1d"),
+        ('einsum("k d, b q d -> b q d", w[:time], x)', "einsum"),
         ("max(where(j <= i, p, 0), keep: true)", "max"),
         ("sum(where(j <= i, p, 1), keep: true)", "sum"),
         ("matmul(where(j <= i, softmax(where(j <= i, p, 1)), 0), x)", "softmax"),

@@ -294,7 +294,12 @@ class Writer:
         among = self.one("shift(1, axis: 2)", "flip(2)", "shift(1, axis: 1)")
         moved = self.one("shift", "shift(-1)", "linear(4)")
         outer = self.one("shift", "cumsum(axis: 1)", "linear(W)", "flip(1)", "shift(-1)").replace("W", f"{4 * int(p)}")
+        at = self.random.randrange(1, int(p))
+        one = self.one(f"c[:, :, {at - 1}:{at}]", "mean(c, 2, keep: true)", "unsqueeze(h, 2)", "max(c, 2, keep: true)")
         return self.one(
+            f'c = u -> rearrange("b (n p) d -> b n p d", p: {p})\n'
+            f"h = scan h: [batch, {count}, 4] = 0 for a in transpose(c, 1, 2) {{ h = (0.5 * h + a) -> cast(float) }}\n"
+            f"y = concat(c[:, :, :{at}], c[:, :, {at}:] + {one}, axis: 2) -> flatten(1, 2)",
             f'y = u -> rearrange("{cut}", p: {p}) -> {outer} -> rearrange("b n (p d) -> b (n p) d", p: {p})',
             f'y = u -> rearrange("{cut}", p: {p}) -> shift -> linear({4 * int(p)}) -> '
             f'rearrange("b n (p d) -> b (n p) d", p: {p})',
