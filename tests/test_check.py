@@ -14,6 +14,7 @@ from cli_tools import Done, Run
 
 import archdsl
 from archdsl.api import check
+from archdsl.cli.busy import ERASE, PICTURES
 from archdsl.diagnostics.render import render_text
 
 LAYER = "block layer {\n  attention: mha(heads: 4)\n  mask:      causal\n}\n"
@@ -158,7 +159,7 @@ def test_a_form_that_is_none(command: Command) -> None:
 
 
 def on_a_terminal(folder: Path, *arguments: str, **variables: str) -> str:
-    """What a terminal of its own is sent by a command."""
+    """What a command leaves on a terminal of its own, without the line that says that it is at work."""
     ours, its = pty.openpty()
     root = Path(archdsl.__file__).parent.parent
     kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "ARCHDSL_FORMAT")}
@@ -180,7 +181,8 @@ def on_a_terminal(folder: Path, *arguments: str, **variables: str) -> str:
     finally:
         os.close(ours)
     process.wait(timeout=60)
-    return said.decode().replace("\r\n", "\n")
+    at_work = f"{re.escape(ERASE)}([{PICTURES}][^\r]*)?"
+    return re.sub(at_work, "", said.decode().replace("\r\n", "\n"))
 
 
 @pytest.mark.slow

@@ -45,3 +45,34 @@ def test_a_mask_says_which_tensor_hides_keys() -> None:
         "return x -> mha(heads: 2, mask: causal & keys(keep)) }"
     )
     assert "keys(%keep)" in print_model(model)
+
+
+def test_numbers_of_masks_are_named_by_their_rules() -> None:
+    """Within a block, which may stand for several: a second number of one rule is counted."""
+    text = """
+block pair(masks: list)(x: [..., 8]) -> [..., 8] { for k in masks { x = x -> mha(heads: 2, mask: k) } return x }
+block outer(n, k)(x: [..., 8]) -> [..., 8] { return x -> pair(masks: [window(n) & window(k), window(n)]) }
+model m(n = 3, k = 4)(x: [batch, time, 8]) { return x -> outer(n, k) -> outer(k, n) }"""
+    printed = print_model(archdsl.load(text=text))
+    assert "with masks_0_window = n, masks_0_window_2 = k, masks_1_window = n\n" in printed
+    assert "hyper masks = [window(masks_0_window) & window(masks_0_window_2), window(masks_1_window)]\n" in printed
+
+
+BRANCHES = {
+    "y = x\n  if training { y = x * 2 }\n  return y": ["times(%x, 2)", "%x"],
+    "y = x\n  if training { assert time > 3 } else { y = x * 2 }\n  return y": ["check time > 3", "times(%x, 2)"],
+    "if training { assert time > 3 } else { assert time > 2 }\n  return x": ["check time > 3", "check time > 2"],
+    "if training { assert time > 3 }\n  return x": ["check time > 3", None],
+    "y = x * 2\n  if training { } else { y = x }\n  return y": ["%y", "%x"],
+}
+
+
+@pytest.mark.parametrize("body", BRANCHES)
+def test_both_branches_are_printed_unless_one_holds_nothing(body: str) -> None:
+    printed = print_model(archdsl.load(text=f"model m(x: [batch, time, 8]) {{\n  {body}\n}}"))
+    _, _, inside = printed.partition("if training {")
+    training, other, otherwise = inside.rpartition("} else {")
+    first, second = BRANCHES[body]
+    assert bool(other) == (second is not None)
+    assert first in (training or otherwise)
+    assert second is None or second in otherwise.partition("}")[0]

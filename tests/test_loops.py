@@ -1,10 +1,14 @@
 """Loops of every shape: the emitted module has the weights that the IR says, and each turn uses its own."""
 
+import re
+
 import pytest
 from torch_versions import since
 
+import archdsl
 from archdsl import api
 from archdsl.backends.torch import emit
+from archdsl.diagnostics import ArchError
 from archdsl.ir.weights import weights
 from archdsl.syntax.limits import MAX_STEPS
 
@@ -205,3 +209,16 @@ def test_repetitions_that_are_alike_are_counted_too(monkeypatch: pytest.MonkeyPa
 
     assert codes(20) == []
     assert codes(400) == ["E0404"]
+
+
+def test_the_mistakes_of_each_element_are_reported_once() -> None:
+    """One after the other of a count makes the same ones; what stands in a list may make its own."""
+    body = "y = x -> b\n z = y + x[..., :3]"
+    text = f"model m(x: [batch, time, 8]) {{ for b in [relu, gelu, linear(5)] {{ {body} }}\n return x }}"
+    with pytest.raises(ArchError) as wrong:
+        archdsl.load(text=text)
+    assert [re.findall(r"time, (\d)\]", d.message) for d in wrong.value.diagnostics] == [["8", "3"], ["5", "3"]]
+    text = "model m(x: [batch, time, 8]) { for i in 200 { z = x * i + x[..., :3] }\n return x }"
+    with pytest.raises(ArchError) as wrong:
+        archdsl.load(text=text)
+    assert [d.code for d in wrong.value.diagnostics] == ["E0301"]

@@ -236,8 +236,6 @@ class BlockBuilder(Decisions):
             return False
         if left.value == 1 and self.surely_whole(right.value) and dims.is_above_zero(right.value):
             return True
-        if left.value == 1 and isinstance(right.expr, Fn) and right.expr.name == "minimum":
-            return all(isinstance(e, Var) for e in right.expr.args)
         return isinstance(left.expr, Fn) and left.expr.name == "minimum" and right.expr in left.expr.args
 
     def surely_whole(self, value: dims.Value) -> bool:

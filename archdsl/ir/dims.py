@@ -285,8 +285,13 @@ def is_above_zero(value: Value) -> bool:
     """Whether it is made of sizes, which are 1 at least, in a way that keeps it above zero."""
     if not isinstance(value, Poly):
         return value > 0
-    atoms = [a for m, _ in value.terms for a, _ in m]
-    return all(c > 0 for _, c in value.terms) and all(isinstance(a, Symbol) and a.whole for a in atoms)
+    return all(c > 0 and all(_is_atom_above_zero(a) for a, _ in m) for m, c in value.terms)
+
+
+def _is_atom_above_zero(atom: Atom) -> bool:
+    if isinstance(atom, Symbol):
+        return atom.whole
+    return atom.function == "min" and all(map(is_above_zero, atom.args))
 
 
 def at_least_zero(value: Value | Atom) -> bool:
