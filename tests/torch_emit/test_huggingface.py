@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from zoo.tiny_decoders import TINY
 
 import archdsl
+from archdsl.backends.huggingface.folder import other_dropout
 from archdsl.backends.torch import Extras, emit
 from archdsl.diagnostics import ArchError
 from archdsl.interop.convert import convert_from, import_folder
@@ -382,6 +383,84 @@ REFUSED = {
     "bert.arch": "more than one output",
     "sparse_transformer.arch": "it has the mask",
 }
+
+
+ODD = {
+    "a block of its own looks the tokens up": (
+        "x = tokens -> looked(vocab)\n for b in 2 * layer { x = x -> b }",
+        "its tokens are not looked up by an embedding of its own",
+    ),
+    "a block comes before them": (
+        "param start: [16] = normal(1)\n s = start -> scaled\n x = (tokens -> embedding(vocab, 16)) * s\n"
+        " for b in 2 * layer { x = x -> b }",
+        "its tokens are not looked up by an embedding of its own",
+    ),
+    "an op comes before them": (
+        "param start: [16] = normal(1)\n s = tanh(start)\n x = (tokens -> embedding(vocab, 16)) * s\n"
+        " for b in 2 * layer { x = x -> b }",
+        "`tanh` comes before the embedding of the tokens",
+    ),
+    "they are looked up twice": (
+        "x = (tokens -> embedding(vocab, 16)) + (tokens -> embedding(vocab, 16))\n for b in 2 * layer { x = x -> b }",
+        "its tokens are read by more than their embedding",
+    ),
+}
+ODD_BLOCKS = """
+block looked(vocab)(ids: int[batch, time]) -> [batch, time, 16] { return ids -> embedding(vocab, 16) }
+block scaled(x: [width]) -> [width] { return x * 2 }
+block layer { attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) }
+"""
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_what_stands_before_the_layers_is_the_librarys(what: str, tmp_path: Path) -> None:
+    body, words = ODD[what]
+    text = f"{ODD_BLOCKS}model m(vocab = 40)(tokens: token[batch, time]) {{ {body}\n return x -> linear(vocab) }}"
+    with pytest.raises(ArchError) as caught:
+        archdsl.to_huggingface(archdsl.load(text=text), tmp_path / "hf", native=False)
+    (problem,) = caught.value.diagnostics
+    assert problem.code == "E0534"
+    assert words in problem.message
+
+
+def test_a_layer_with_two_attentions_has_two_places_in_the_cache(tmp_path: Path) -> None:
+    text = """
+block two(x: [batch, time, width]) -> [batch, time, width] {
+  x += x -> layernorm -> mha(heads: 2, mask: causal, position: rope) as first
+  x += x -> layernorm -> mha(heads: 2, mask: causal, position: rope) as second
+  return x
+}
+model m(vocab = 40, width = 16, layers = 2, normed = true)(tokens: token[batch, time]) {
+  x = tokens -> embedding(vocab, width)
+  for b in layers * two { x = x -> b as blocks }
+  if normed { x = x -> layernorm as norm }
+  assert causal(x)
+  return x -> linear(vocab) as head
+}"""
+    archdsl.to_huggingface(archdsl.load(text=text), tmp_path / "hf", native=False)
+    assert "normed: bool = True" in (tmp_path / "hf" / "configuration_m.py").read_text()
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(tmp_path / "hf", trust_remote_code=True)
+    model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=True).eval()
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.3)
+    tokens = torch.randint(1, 40, (2, 9))
+    first = model(tokens[:, :5], use_cache=True)
+    second = model(tokens[:, 5:], past_key_values=first.past_key_values, use_cache=True)
+    assert difference(torch.cat((first.logits, second.logits), 1), model(tokens).logits) < TOLERANCE
+
+
+def test_rates_of_dropout_that_a_checkpoint_says_otherwise_are_told() -> None:
+    text = "block layer {{ attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) dropout: {rate} }}\n"
+    text += "model m {{ vocab: 32 context: 16 width: 8 blocks: 2 * layer head: lm }}"
+    dropped, plain = (archdsl.load(text=text.format(rate=rate)) for rate in ("0.1", "0.0"))
+    said = {"attn_pdrop": 0.1, "dropout_kind": "rows", "hidden_size": 3, "classifier_dropout": None, "resid_pdrop": 0}
+    assert other_dropout(dropped, said) == ""
+    assert "the spec's, none; the checkpoint's config has attn_pdrop 0.1" in other_dropout(plain, said)
+    assert "the spec's, 0.1; the checkpoint's config has none" in other_dropout(dropped, {"hidden_size": 0.1})
+    assert "the checkpoint's config has dropout 1" in other_dropout(dropped, {"dropout": 1})
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -12,7 +12,7 @@ import torch
 import archdsl
 from archdsl.backends.torch import Extras
 from archdsl.backends.torch.module import FileWriter
-from archdsl.backends.torch.validate import InvalidError, validate
+from archdsl.backends.torch.validate import InvalidError, Terms, validate
 
 MODELS = (
     "gpt2",
@@ -45,6 +45,17 @@ def written(name: str) -> tuple[str, FileWriter]:
 def test_what_is_written_is_valid(name: str) -> None:
     text, file = written(name)
     validate(text, file.classes)
+
+
+def test_a_whole_number_may_stand_for_a_real_one_and_no_other() -> None:
+    terms = Terms()
+    real, whole, within = terms.meant("times", 2.0), terms.meant("size", 2), terms.meant("f", ("g", 0.5, 3.0))
+    assert terms.found("times", 2) is real
+    assert terms.found("f", ("g", 0.5, 3)) is within
+    assert terms.found("size", 2) is whole
+    assert terms.found("size", 2.0) is not whole
+    assert terms.found("f", ("h", 0.5, 3)) is not within
+    assert terms.found("f", ("g", 0.5, 3, 1)) is not within
 
 
 # --- mutants ----------------------------------------------------------------------------------------------------------

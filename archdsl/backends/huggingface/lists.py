@@ -119,7 +119,7 @@ class IndexedList:
         inner: Pattern = pattern.part
         step = self.size_of(inner)
         if len({self.makers[b] for b in bodies(inner)}) == 1 and all(self.taken[b] == 1 for b in bodies(inner)):
-            inner, step = ElementRef(min(bodies(inner))), ONE  # all are alike
+            inner, step = ElementRef(next(iter(bodies(inner)))), ONE  # all are alike
         end = start.plus(self.size_of(pattern))
         bounds: tuple[Any, ...] = (end.tree(self.count),)
         if start != Index() or step != ONE:

@@ -182,6 +182,6 @@ def _function(body: Tree) -> Tree:
     return py("lambda hidden: {body}", body=body)
 
 
-def _position(parameter: Parameter) -> int:
-    """Targets stand behind what is needed, and before what else may be left out."""
-    return 0 if not parameter.default else 1 if parameter.type == "Tensor | None" else 2
+def _position(parameter: Parameter) -> tuple[bool, bool]:
+    """Targets stand behind what is needed, and before what is no tensor."""
+    return bool(parameter.default), parameter.type != "Tensor | None"
