@@ -366,6 +366,24 @@ def test_a_config_builds_what_set_counts_or_names_the_field(spot: str) -> None:
     assert built >= 72
 
 
+def test_sizes_and_real_numbers_of_a_class_are_divided_as_what_they_are() -> None:
+    """`n / 2` of one argument is whole, that of another is not, whichever of them stands first."""
+    text = """
+block f(n: size, s: number)(x: [batch, time, width]) -> [batch, time, width] {
+  return x + (x -> linear(n) -> linear(width)) * s
+}
+block g(n)(x: [batch, time, 8]) -> [...] { return x -> f(n / 2, s: n / 3) }
+model m(n = 4, k = 8)(x: [batch, time, 8]) { return x -> g(n) -> g(k) -> f(k / 2, s: n / k) }"""
+    model = archdsl.load(text=text)
+    assert "F_(n=n // 2, s=n / 3, width=8)" in emit(model)
+    made: Any = load_source(emit(model))
+    module = made(sys.modules[made.__module__].Config(n=10, k=4))
+    meant = archdsl.to_torch(text=text, set={"n": 10, "k": 4})
+    module.load_state_dict(meant.state_dict())
+    x = torch.randn(2, 5, 8)
+    assert torch.equal(module(x), meant(x))
+
+
 def test_narrow_heads_behind_a_window() -> None:
     """FlexAttention wants 16 channels, on CUDA alone."""
     model = archdsl.load(text=spec("n = 16", WINDOWED))

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import torch
 from torch_versions import since
 
 import archdsl
@@ -222,3 +223,28 @@ def test_the_mistakes_of_each_element_are_reported_once() -> None:
     with pytest.raises(ArchError) as wrong:
         archdsl.load(text=text)
     assert [d.code for d in wrong.value.diagnostics] == ["E0301"]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 3, 4])
+def test_loops_in_loops_have_names_of_their_own(depth: int) -> None:
+    """Each takes its slices of lists, by the numbers of all that it stands in."""
+    body = ""
+    for level in reversed(range(depth + 2)):
+        two = f"x = x -> step as p{level}  x = x -> step as q{level}"
+        body = f"for v{level} in 2 {{ {two} {body} }}"
+    block = "block step(x: [batch, time, 4]) -> [batch, time, 4] { return x + (x -> linear(4)) }"
+    text = f"{block}\nmodel m(x: [batch, time, 4]) {{ {body} return x }}"
+    written = emit(archdsl.load(text=text))
+    assert re.findall(r"for (\w+) in range\(2\):", written) == ["i", "j", "k", "k_2", "k_3"][: depth + 1]
+    module = archdsl.to_torch(text=text)
+
+    def run(level: int, place: int, x: torch.Tensor) -> torch.Tensor:
+        for i in range(2):
+            for name in ("p", "q"):
+                x = getattr(module, f"{name}{level}")[2 * place + i](x)
+            x = run(level + 1, 2 * place + i, x) if level < depth + 1 else x
+        return x
+
+    x = torch.randn(1, 3, 4)
+    with torch.no_grad():
+        assert torch.equal(module(x), run(0, 0, x))
