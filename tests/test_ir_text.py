@@ -76,3 +76,9 @@ def test_both_branches_are_printed_unless_one_holds_nothing(body: str) -> None:
     assert bool(other) == (second is not None)
     assert first in (training or otherwise)
     assert second is None or second in otherwise.partition("}")[0]
+
+
+def test_numbers_have_all_their_digits() -> None:
+    body = "return x * a * b + c"
+    text = f"model m(a = 0.1234567891, b = 1 / 3, c = 1e-12)(x: [batch, time, 8]) {{ {body} }}"
+    assert "config a = 0.1234567891, b = 1 / 3, c = 1e-12\n" in print_model(archdsl.load(text=text))

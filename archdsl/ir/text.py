@@ -78,7 +78,12 @@ def _blocks(root: Block) -> Iterator[Block]:
 
 def number(n: Num) -> str:
     """A number as the block spells it; by its value where it has no name here."""
-    return str(n) if any("." in name for name in free_names(n.expr)) else expr_text(n.expr)
+    return exactly(n) if any("." in name for name in free_names(n.expr)) else expr_text(n.expr)
+
+
+def exactly(n: Num) -> str:
+    """A number by its value, with all its digits."""
+    return str(n) if isinstance(n.value, Poly | int) else expr_text(literal(n.value))
 
 
 def shape(dims: Shape) -> str:
@@ -189,7 +194,7 @@ class _BlockPrinter:
     def model(self, model: Model) -> str:
         lines = [f"model {model.name} {{  # {_position(self.block)}"]
         if model.config:
-            lines.append(f"  config {', '.join(f'{f.name} = {f.value}' for f in model.config)}")
+            lines.append(f"  config {', '.join(f'{f.name} = {exactly(f.value)}' for f in model.config)}")
         lines += [f"  input {self.typed(value)}" for _, value in model.inputs]
         return self._finish(lines)
 
