@@ -105,6 +105,27 @@ def test_attention_takes_one_tensor_and_turns_it(changes: dict[str, str]) -> Non
     assert agree(small(**changes)) == PACKED_AND_TURNED
 
 
+@pytest.mark.parametrize(
+    ("changes", "fused"),
+    [
+        ({}, 4),
+        ({"norm": "layernorm"}, 4),
+        ({"norm": "layernorm(bias: false)"}, 4),
+        ({"norm": "rmsnorm(weight: false)"}, 4),
+        ({"placement": "post"}, 4),
+        ({"placement": "sandwich"}, 4),
+        ({"norm": "rmsnorm(offset: true)"}, 1),
+    ],
+    ids=str,
+)
+def test_a_sum_and_the_norm_that_reads_it_are_one_operator(changes: dict[str, str], fused: int) -> None:
+    """Unless what the norm is given, such as 1 + its weight, is computed behind the sum."""
+    model = small(**changes)
+    agree(model)
+    nodes = [*write(model, GraphOptions(target="ort-cuda")).model.graph]
+    assert sum(node.op_type.startswith("Skip") for node in nodes) == fused
+
+
 @pytest.mark.parametrize("quantize", ["int8", "int4"])
 def test_weights_of_few_bits_stand_under_each_other_too(quantize: str) -> None:
     model = small()

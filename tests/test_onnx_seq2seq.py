@@ -41,8 +41,8 @@ print(json.dumps(found))
 
 def models() -> dict[str, Model]:
     bart = archdsl.load("hf/bart", set=BART | {"decoder_hidden": 40, "vocab": 97, "context": 64})
-    t5 = archdsl.load("t5_small", set=T5)
-    return {"t5": t5, "transformer": graph("transformer:transformer_base"), "bart": bart}
+    t5, short = archdsl.load("t5_small", set=T5), archdsl.load("t5_small", set=T5 | {"layers": 1})
+    return {"t5": t5, "one layer": short, "transformer": graph("transformer:transformer_base"), "bart": bart}
 
 
 def written(model: Model, folder: Path, target: str = "optimum") -> torch.nn.Module:

@@ -12,6 +12,8 @@ import torch
 import archdsl
 from archdsl.backends.torch import Extras
 from archdsl.backends.torch.module import FileWriter
+from archdsl.backends.torch.schedule import measure
+from archdsl.backends.torch.tree import Part, Read, Variable
 from archdsl.backends.torch.validate import InvalidError, Terms, validate
 
 MODELS = (
@@ -56,6 +58,13 @@ def test_a_whole_number_may_stand_for_a_real_one_and_no_other() -> None:
     assert terms.found("size", 2.0) is not whole
     assert terms.found("f", ("h", 0.5, 3)) is not within
     assert terms.found("f", ("g", 0.5, 3, 1)) is not within
+
+
+def test_a_module_of_a_list_is_as_long_as_its_local() -> None:
+    """Which is what breaks lines, and decides whether an expression stands within another."""
+    assert measure(Part("layers"), str) == len("self.layers")
+    assert measure(Part("layers", 0), str) == len("layer")
+    assert measure(Read(Variable("hidden")), lambda target: target.hint) == len("hidden")
 
 
 # --- mutants ----------------------------------------------------------------------------------------------------------
