@@ -408,3 +408,11 @@ def test_a_slot_that_a_let_computes_is_not_set() -> None:
     assert problem.code == "E0202"
     assert problem.span is not None
     assert problem.span.source.name == "--set"
+
+
+@pytest.mark.parametrize("written", ["3", "1_5"])
+def test_a_number_is_shown_as_it_is_written(written: str) -> None:
+    found = refused(f"model m(x: [batch, time, 8]) {{ return x -> split_heads({written}) -> merge_heads }}")
+    assert found.message.endswith(f": 8 is not a multiple of {written}")
+    given = refused(f"model m(n = {written})(x: [batch, time, 8]) {{ return x -> split_heads(n) -> merge_heads }}")
+    assert given.message.endswith(f": 8 is not a multiple of n = {int(written)}")

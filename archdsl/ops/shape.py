@@ -746,7 +746,7 @@ class Concat(Primitive):
         if position is None:
             return None
         ends = accumulate(length(v.shape[axis].value) for v in tensor_inputs(node, *range(len(node.inputs))))
-        return next(i for i, end in enumerate(ends) if position < end)
+        return next((i for i, end in enumerate(ends) if position < end), None)
 
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
         """Of tensors that are whole each device takes its own part of the axis."""

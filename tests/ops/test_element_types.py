@@ -363,3 +363,10 @@ def test_what_must_be_refused(text: str, words: str) -> None:
     found = loaded(text)
     assert isinstance(found, Diagnostic)
     assert words in found.message
+
+
+def test_an_unknown_type_is_told_which_there_are() -> None:
+    for kind, help_ in {"flaot": "did you mean `float`?", "zzz": "types are token, int, bool, padding, "}.items():
+        found = loaded(f"model m(x: {kind}[2, 5]) {{ return x }}")
+        assert isinstance(found, Diagnostic)
+        assert found.help.startswith(help_)
