@@ -289,6 +289,13 @@ def test_a_list_of_whole_numbers_takes_no_time() -> None:
     assert "torch.tensor(" in source
 
 
+def test_a_power_of_a_part_of_an_axis_is_judged() -> None:
+    body = 'return (x -> rearrange("b (n p) d -> b n (p d)", p: 4)) * 2 ** (time / 4)'
+    module = archdsl.to_torch(text=f"model m(x: [batch, time, 8]) {{ {body} }}", allow_noncausal=True)
+    x = torch.randn(2, 12, 8)
+    torch.testing.assert_close(module(x), x.unflatten(1, (3, 4)).flatten(2) * 8)
+
+
 @pytest.mark.parametrize("power", ["2 ** time", "3 ** batch", "batch ** time", "2 ** (time - batch)"])
 def test_a_power_of_a_size_is_judged(power: str) -> None:
     module = archdsl.to_torch(text=f"model m(x: [batch, time, 8]) -> [batch, time, 8] {{\n  return x * {power}\n}}")

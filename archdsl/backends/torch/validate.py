@@ -42,7 +42,7 @@ from archdsl.backends.torch.tree import Made, NumberLeaf, Part, PyNode, Read, Va
 from archdsl.diagnostics import InternalError
 from archdsl.frozen import Entity, Frozen
 from archdsl.ir import dims
-from archdsl.ir.dims import Poly, Symbol, TooLargeError
+from archdsl.ir.dims import Poly, Symbol
 from archdsl.ir.graph import Block, Model, Value
 from archdsl.ir.weights import weights
 
@@ -679,22 +679,27 @@ class Validator:
         self.functions()
         self.groups = {g.name: g for g in self.classes.groups}
         symbols = sorted({s.name for s in self.model.symbols})
-        numbers = dict(zip(symbols, PRIMES, strict=False))
         try:
-            self.judge(numbers)
-        except TooLargeError:  # a power of a size
+            self.judge_whole(dict(zip(symbols, PRIMES, strict=False)), MANY)
+        except OverflowError:  # a power of a size
             try:
-                self.judge(dict(zip(symbols, SMALL_PRIMES, strict=False)))
-            except TooLargeError as e:
+                self.judge_whole(dict(zip(symbols, SMALL_PRIMES, strict=False)), FEW)
+            except OverflowError as e:
                 raise InvalidError(str(e)) from e
-        except FractionError:  # the model asks for multiples of something
-            numbers = {name: n * MANY for name, n in numbers.items()}
-            for _ in symbols:
-                try:
-                    return self.judge(numbers)
-                except FractionError as e:  # and of sizes: what one divides becomes a multiple of it
-                    numbers |= {name: n * e.denominator for name, n in numbers.items() if name in e.divided}
-            self.judge(numbers)
+
+    def judge_whole(self, numbers: Mapping[str, int], multiple: int) -> None:
+        """Judge with a number for each symbol; where the model asks for multiples of something, with multiples of these
+        numbers. Raises OverflowError where a power of them is too large."""
+        try:
+            return self.judge(numbers)
+        except FractionError:
+            numbers = {name: n * multiple for name, n in numbers.items()}
+        for _ in numbers:
+            try:
+                return self.judge(numbers)
+            except FractionError as e:  # and of sizes: what one divides becomes a multiple of it
+                numbers = {name: n * (e.denominator if name in e.divided else 1) for name, n in numbers.items()}
+        self.judge(numbers)
 
     def functions(self) -> None:
         """Judge the functions that ops have defined."""
@@ -724,7 +729,7 @@ class Validator:
                 self.seen.add(key)
                 try:
                     waiting += self.instance(instance, block, config)
-                except TooLargeError:
+                except OverflowError:
                     raise
                 except (TypeError, ValueError, KeyError, IndexError, ArithmeticError, AttributeError) as e:
                     raise InvalidError(f"{instance.name}: {type(e).__name__}: {e}") from e
@@ -1001,8 +1006,8 @@ def refs(name: str, made: Any) -> Any:
     return [PartRef(name, i) for i in range(len(made))] if isinstance(made, list) else PartRef(name)
 
 
-MANY = 720_720
-"""What 1 to 16 divide."""
+MANY, FEW = 720_720, 12
+"""What 1 to 16 divide, and what 1 to 4 do."""
 PRIMES = (10_007, 20_011, 30_011, 40_009, 50_021, 60_013, 70_001, 80_021, 90_001, 100_003, 110_017, 120_011, 130_003)
 SMALL_PRIMES = (31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83)
 """For models in which a size, or a number, is raised to the power of a size."""
