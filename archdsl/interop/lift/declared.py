@@ -102,15 +102,15 @@ STANDS: list[Stand] = []
 """What stands for modules so far; an operator in a graph names its place here."""
 
 
-@torch.library.custom_op("archdsl_lift::declared", mutates_args=())
-def operator(inputs: list[Tensor], params: list[Tensor], which: int) -> list[Tensor]:
+torch.library.define("archdsl_lift::declared", "(Tensor[] inputs, Tensor[] params, int which) -> Tensor[]")
+
+
+def _shaped(inputs: list[Tensor], params: list[Tensor], which: int) -> list[Tensor]:
     """A module of which only the shapes are known here."""
-    return [inputs[0].new_zeros(shape) for shape in STANDS[which].shapes(inputs)]
-
-
-@operator.register_fake
-def _(inputs: list[Tensor], params: list[Tensor], which: int) -> list[Tensor]:
     return [inputs[0].new_empty(shape) for shape in STANDS[which].shapes(inputs)]
+
+
+torch.library.register_fake("archdsl_lift::declared", _shaped)
 
 
 @contextmanager
@@ -157,7 +157,8 @@ def _called(inner: nn.Module, stand: Stand, like: Any, *args: Any, **options: An
     inputs = [a for a in (*args, *options.values()) if isinstance(a, Tensor)]
     count = len(stand.declaration.block.header.tensors or ())
     state = dict(inner.named_parameters())
-    results = operator(inputs[:count], [state[n] for n in stand.weights], STANDS.index(stand))
+    params = [state[n] for n in stand.weights]
+    results = torch.ops.archdsl_lift.declared(inputs[:count], params, STANDS.index(stand))
     if isinstance(like, Tensor):
         return results[0]
     rest = iter(results)

@@ -214,7 +214,7 @@ def _recorded(
         for name in example
     }
     try:
-        with torch.no_grad(), _silent(), declared(module), standing(module, example, declarations):
+        with torch.no_grad(), _silent(), standing(module, example, declarations), declared(module):
             program = torch.export.export(module, (), kwargs=dict(example), dynamic_shapes=sizes, strict=False)
             if any(_writes(node) for node in program.graph.nodes):
                 program = program.run_decompositions({})

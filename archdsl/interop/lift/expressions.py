@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -198,8 +198,6 @@ class Expressions:
                 args.append(ast.Arg(None, call(self.book.expert(given), hidden), span=NOWHERE))
             elif key == "hidden" and "expert" in op.term.options:
                 continue
-            elif isinstance(given, Mapping):
-                args += [ast.Arg(k, self.value([o[k] for o in options], k), span=NOWHERE) for k in given]
             elif kind == "string":
                 args.append(ast.Arg(None, ast.String(given, span=NOWHERE), span=NOWHERE))
             elif kind == "sizes" and isinstance(given, list | tuple):

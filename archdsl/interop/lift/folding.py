@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from archdsl.interop.lift.meanings import Experts
 from archdsl.interop.lift.tree import Group, Op, module_of
+from archdsl.ops import registry
 
 
 @dataclass(eq=False)
@@ -121,9 +123,20 @@ def _signature(unit: Unit, line: Key, exact: bool) -> Any:
     operands = tuple(isinstance(a, Op) for a in unit.args)
     if isinstance(item, Called):
         return item.block if exact else "", words, operands, len(unit.outs), line(unit)
-    options = tuple((k, len(v) if isinstance(v, list | tuple) else -1) for k, v in item.term.options.items())
+    options = tuple((k, _same_in_all(item, k, v)) for k, v in item.term.options.items())
     shape = len(item.shape)
     return item.term.op, words, operands, options, shape, tuple(item.term.weights), len(unit.outs), line(unit)
+
+
+def _same_in_all(op: Op, name: str, option: Any) -> Any:
+    """What of an option no turn can have otherwise: how many it lists, a text, what experts compute."""
+    if isinstance(option, Experts):
+        return option
+    if isinstance(option, list | tuple):
+        return len(option)
+    primitive = registry.find(op.term.op)
+    hyper = next((h for h in (primitive.header.hypers or ()) if h.name == name), None) if primitive else None
+    return option if hyper is not None and hyper.kind == "string" else None
 
 
 def _loop(

@@ -18,7 +18,7 @@ import torch
 from archdsl.diagnostics.source import Source
 from archdsl.interop.lift.export import TIME, Value
 from archdsl.interop.lift.holes import binary
-from archdsl.interop.lift.positions import Positions
+from archdsl.interop.lift.positions import Positions, holds
 from archdsl.interop.lift.rotary import options, rotary
 from archdsl.interop.lift.terms import Term
 from archdsl.ops.attention.bias import slopes
@@ -114,31 +114,27 @@ def _added(found: Found, positions: Positions) -> Found | None:
     return _masked(found, positions.mask(found["m"].source)) if _constant(found["m"]) else None
 
 
-def _alibi(found: Found, positions: Positions) -> Found | None:
-    """`m` is ALiBi's bias, to which each query may add a number of its own: softmax does not see that."""
-    m, q = found["m"], found["q"]
-    heads, value = q.shape[1] if len(q.shape) == 4 else None, m.source if _constant(m) else None
-    if (
-        value is None
-        or not isinstance(heads, int)
-        or {"bias", "position"} & {*found["o"]}
-        or positions.formula(value) is None
-    ):
-        return None
+def _is_alibi(bias: Any, q: Term, mask: ast.Expr | None, positions: Positions) -> bool:
+    """Whether a bias of scores is ALiBi's wherever the mask lets a key be seen. To each query it may add a number of
+    its own: softmax does not see that."""
+    heads = q.shape[1] if len(q.shape) == 4 else None
+    if not _constant(bias) or not isinstance(heads, int) or positions.formula(bias.source) is None:
+        return False
     slope = torch.tensor(slopes(heads)).view(heads, 1, 1)
-    for time in ALIBI_AT:
-        bias = positions.at(value, time)
-        if bias.shape[-1] != time or bias.numel() % (heads * time):
-            return None
-        bias = bias.reshape(-1, heads, bias.shape[-2], time).float()
-        distance = torch.arange(time, dtype=torch.float32)
-        if not torch.allclose(bias - bias[..., :1], (slope * distance).expand_as(bias), rtol=1e-2, atol=1e-6):
-            return None
-    return found
 
+    def agrees(time: int, found: torch.Tensor) -> bool:
+        rows = found.shape[-2] if found.dim() > 1 else 1
+        if found.shape[-1] != time or rows not in (1, time) or found.numel() % (heads * rows * time):
+            return False
+        found = found.reshape(-1, heads, rows, time).float().expand(-1, -1, time, time)
+        place = torch.arange(time)
+        expected = (-slope * (place[:, None] - place).abs()).expand_as(found)
+        own = found.diagonal(dim1=-2, dim2=-1)[..., None]
+        seen = torch.ones(time, time, dtype=torch.bool) if mask is None else holds(mask, place[:, None], place)
+        return torch.allclose(torch.where(seen, found - own, expected), expected, rtol=1e-2, atol=1e-6)
 
-ALIBI_AT = (3, 8, 40)
-"""Lengths at which a bias is compared with ALiBi's."""
+    every = [agrees(*at) for at in positions.computed(bias.source, positions.few)]
+    return bool(every) and all(every)
 
 
 def _biased(found: Found, _: Positions) -> Found | None:
@@ -146,13 +142,15 @@ def _biased(found: Found, _: Positions) -> Found | None:
     return found if isinstance(found["m"], Term) and "bias" not in found["o"] else None
 
 
-def _attends(found: Found, _: Positions) -> Found | None:
-    """The scale where it is not that of the head, and the bias as a tensor."""
+def _attends(found: Found, positions: Positions) -> Found | None:
+    """The scale where it is not that of the head, and the bias as a tensor, or as ALiBi's position."""
     options, head = dict(found["o"]), found["q"].shape[-1]
     scale = options.pop("scale", 1.0)
     if not (isinstance(head, int) and math.isclose(scale, head**-0.5, rel_tol=1e-6)):
         options["scale"] = scale
     bias = options.pop("bias", None)
+    if bias is not None and _is_alibi(bias, found["q"], options.get("mask"), positions):
+        bias, options["position"] = None, "alibi"
     return {**found, "o": options, "bias": bias}
 
 
@@ -367,7 +365,6 @@ ROWS = (
     Idiom("where(m, _scores(q, k, also: o), c)", "_scores(q, k, mask: m, also: o)", _hidden(seen=True)),
     Idiom("where(m, c, _scores(q, k, also: o))", "_scores(q, k, mask: m, also: o)", _hidden(seen=False)),
     Idiom("_scores(q, k, also: o) + m", "_scores(q, k, mask: m, also: o)", _added),
-    Idiom("_scores(q, k, also: o) + m", "_scores(q, k, position: alibi, also: o)", _alibi),
     Idiom("_scores(q, k, also: o) + m", "_scores(q, k, bias: m, also: o)", _biased),
     Idiom("softmax(_scores(q, k, also: o))", "_shares(q, k, also: o)"),
     Idiom(
@@ -526,7 +523,7 @@ def _matches_call(args: tuple[ast.Arg, ...], term: Term, found: Found) -> Iterat
 def _written(words: ast.Expr, found: Found, was: Term, positions: Positions) -> Any:
     """The right side of a row as a term in the place of another."""
     match words:
-        case ast.Name(id="true" | "false" | "alibi" | "causal" as word):
+        case ast.Name(id="true" | "false" | "causal" as word):
             return word
         case ast.Name(id="none"):
             return None

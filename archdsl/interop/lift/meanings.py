@@ -109,15 +109,17 @@ MEANINGS: list[Experts] = []
 """What was recognized so far; an operator in a graph names its place here."""
 
 
-@torch.library.custom_op("archdsl_lift::experts", mutates_args=())
-def experts(x: Tensor, chosen: Tensor, weights: Tensor, params: list[Tensor], which: int) -> Tensor:
+torch.library.define(
+    "archdsl_lift::experts", "(Tensor x, Tensor chosen, Tensor weights, Tensor[] params, int which) -> Tensor"
+)
+
+
+def _shaped(x: Tensor, chosen: Tensor, weights: Tensor, params: list[Tensor], which: int) -> Tensor:
     """Experts of stacked weights. x: [..., width]; chosen and weights: [..., top_k]."""
-    return _experts(x, chosen, weights, params, MEANINGS[which])
-
-
-@experts.register_fake
-def _(x: Tensor, chosen: Tensor, weights: Tensor, params: list[Tensor], which: int) -> Tensor:
     return torch.empty_like(x)
+
+
+torch.library.register_fake("archdsl_lift::experts", _shaped)
 
 
 @contextmanager
@@ -134,7 +136,7 @@ def replaced(calls: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
 
 def declared(module: nn.Module) -> AbstractContextManager[None]:
     """Replace the `forward` of what is recognized by one operator, until the end."""
-    found = {inner: how for inner in module.modules() if (how := _recognized(inner)) is not None}
+    found = {inner: how for inner in module.modules() if (how := recognized(inner)) is not None}
     MEANINGS.extend(how for how in dict.fromkeys(found.values()) if how not in MEANINGS)
     return replaced({inner: partial(_called, inner, how) for inner, how in found.items()})
 
@@ -142,10 +144,10 @@ def declared(module: nn.Module) -> AbstractContextManager[None]:
 def _called(inner: nn.Module, how: Experts, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
     names = (how.up, how.down, how.up_bias, how.down_bias)
     params = [getattr(inner, n) for n in names if n is not None]
-    return experts(x, chosen, weights, params, MEANINGS.index(how))  # type: ignore[no-any-return]
+    return torch.ops.archdsl_lift.experts(x, chosen, weights, params, MEANINGS.index(how))  # type: ignore[no-any-return]
 
 
-def _recognized(inner: nn.Module) -> Experts | None:
+def recognized(inner: nn.Module) -> Experts | None:
     """The experts that a module is, called with tokens [n, width], the chosen experts and their weights [n, top_k]."""
     own = dict(inner.named_parameters(recurse=False))
     maps = {name: p for name, p in own.items() if p.dim() == 3}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -74,6 +74,17 @@ class Positions:
             self._values[key] = found[value]
         return self._values[key]
 
+    def computed(self, value: Value, times: Iterable[int]) -> Iterator[tuple[int, Tensor]]:
+        """Yield these lengths with what a value is at each, but for those that are longer than a table which the module
+        keeps."""
+        for time in times:
+            try:
+                found = self.at(value, time)
+            except (RuntimeError, IndexError):
+                continue
+            if value.shape[-1:] != (TIME,) or found.shape[-1] == time:
+                yield time, found
+
     def formula(self, value: Value) -> Formula | None:
         """The element of a value as a formula of its axes' indices; None where an operator in it is not understood."""
         return self.elements.formula(value) if self.constant(value) else None
@@ -85,12 +96,8 @@ class Positions:
             return None
         if not (formula.is_number if not logical(formula) else formula in (S.true, S.false)):
             return None
-        try:
-            every = {float(x) for time in self.few for x in self.at(value, time).flatten().double().tolist()}
-        except (RuntimeError, IndexError):
-            return None
-        found: float | int | bool = self.at(value, self.few[0]).flatten()[0].item()
-        return found if len(every) == 1 else None
+        every: set[float | int | bool] = {n for _, x in self.computed(value, self.few) for n in x.flatten().tolist()}
+        return every.pop() if len(every) == 1 else None
 
     def arange(self, value: Value) -> int | None:
         """n of a value [..., time] whose elements are n more than their positions."""
@@ -98,10 +105,8 @@ class Positions:
         last = len(value.shape) - 1
         if formula is None or value.shape[-1:] != (TIME,) or not (offset := formula - axis(last)).is_Integer:
             return None
-        for time in self.few:
-            if not bool((self.at(value, time) == torch.arange(time) + int(offset)).all()):
-                return None
-        return int(offset)
+        same = [bool((x == torch.arange(time) + int(offset)).all()) for time, x in self.computed(value, self.few)]
+        return int(offset) if same and all(same) else None
 
     def vector(self, value: Value) -> ast.Expr | None:
         """A formula in `indices(n)` of n numbers that form a geometric or an arithmetic series, exact to float32."""
@@ -150,13 +155,7 @@ class Positions:
     def _confirmed(self, value: Value, mask: ast.Expr, lengths: Sequence[int]) -> bool:
         """Whether a value is what a mask says at each of these lengths, in every row of the batch and every head."""
         confirmed = False
-        for time in lengths:
-            try:
-                x = self.at(value, time)
-            except (RuntimeError, IndexError):
-                continue  # longer than a table that the module keeps
-            if value.shape[-1] == TIME and x.shape[-1] != time:
-                continue
+        for _, x in self.computed(value, lengths):
             if x.is_floating_point():
                 if not bool(((x == 0) | (x <= HIDDEN)).all()):
                     return False

@@ -163,8 +163,8 @@ def _same(x: Tensor, y: Tensor) -> bool:
 def _confirmed(positions: Positions, cos: Value, sin: Value | None, found: Rotary, waves: Sequence[float]) -> bool:
     """Whether the tables hold the angles, at several lengths."""
     shape = [1] * len(cos.shape)
-    for time in positions.few:
-        x = positions.at(cos, time)
+    confirmed = False
+    for time, x in positions.computed(cos, positions.few):
         tables = (x.real, x.imag) if sin is None else (x, positions.at(sin, time))
         place = torch.arange(x.shape[found.axis], dtype=torch.float64) + found.offset
         angles = place[:, None] * torch.tensor(waves, dtype=torch.float64)
@@ -172,7 +172,8 @@ def _confirmed(positions: Positions, cos: Value, sin: Value | None, found: Rotar
         cosines, sines = (found.factor * f(angles).view(shape) for f in (torch.cos, torch.sin))
         if not _same(tables[0], cosines.expand_as(tables[0])) or not _same(tables[1], sines.expand_as(tables[1])):
             return False
-    return True
+        confirmed = True
+    return confirmed
 
 
 # --- the rope of the language -------------------------------------------------------------------------------------
