@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from archdsl.diagnostics import ArchError, did_you_mean, error, shortened
-from archdsl.interop.lift.module import Number, Subject, asked
+from archdsl.interop.lift.module import Number, Subject, asked, parameters_of
 
 Axis = int | str
 """`batch`, `time`, a size, or the field of the configuration that is the size."""
@@ -149,11 +149,8 @@ def _demand_axes(name: str, names: Sequence[str | None], count: int) -> None:
 
 def forward_parameters(module: nn.Module) -> dict[str, inspect.Parameter]:
     """The parameters of `forward` that have a name."""
-    try:
-        parameters = inspect.signature(module.forward).parameters
-    except (TypeError, ValueError):
-        return {}
-    return {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    parameters = parameters_of(module.forward)
+    return {p.name: p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
 
 
 def _of_config(subject: Subject, module: nn.Module) -> list[Input]:
@@ -176,7 +173,7 @@ def _of_config(subject: Subject, module: nn.Module) -> list[Input]:
 def demand_known(inputs: Sequence[Input], module: nn.Module, name: str) -> None:
     """Raise ArchError E0545 for inputs that `forward` does not take."""
     known = forward_parameters(module)
-    variable = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(module.forward).parameters.values())
+    variable = any(p.kind is p.VAR_KEYWORD for p in parameters_of(module.forward))
     for given in inputs:
         if given.name not in known and not variable:
             text = f"`forward` of `{name}` has no input `{given.name}`"

@@ -96,7 +96,7 @@ def asked_for(
     elif callable(module):
         subject = of_callable(module, args)
     else:
-        raise error("E0543", f"a {type(module).__name__} is no module of torch", help=FORM)
+        raise error("E0543", f"what is given is of class `{type(module).__name__}`, and no module of torch", help=FORM)
     if example is not None and inputs:
         raise error("E0545", "`example` and `inputs` say the same", help="give one of them")
     if example is not None:
@@ -115,7 +115,7 @@ def _in_order(subject: Subject, example: Tensor | Sequence[Tensor]) -> dict[str,
     given = [example] if isinstance(example, Tensor) else [*example]
     names = [*forward_parameters(subject.made())]
     if len(given) > len(names):
-        raise error("E0545", f"`forward` of `{subject.name}` takes {len(names)} inputs, not {len(given)}")
+        raise error("E0545", f"`forward` of `{subject.name}` takes fewer inputs than the {len(given)} given")
     return dict(zip(names, given, strict=False))
 
 
@@ -274,7 +274,7 @@ NO_RESULT = r"(past_key_values|hidden_states|attentions|cross_attentions|loss|.*
 
 def _model_name(stem: str) -> str:
     """A name of the language from that of a class or a file."""
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|\W+", "_", stem, flags=re.ASCII).lower().strip("_")[:MAX_NAME] or "model"
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|\W+", "_", stem, flags=re.ASCII).lower().strip("_")[:MAX_NAME] or "lifted"
     while name[0].isdigit() or name in {*tables().keywords, *RESERVED, "inf"}:
         name = f"model_{name}"[:MAX_NAME]
     return name
@@ -564,8 +564,6 @@ def stored(path: Path) -> dict[str, Tensor]:
     try:
         open_regular(path).close()
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except FileNotFoundError:
-        raise error("E0503", f"there is no file `{path}`") from None
     except (MemoryError, RecursionError):
         raise
     except Exception as problem:  # whatever is no such file

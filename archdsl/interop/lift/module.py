@@ -206,12 +206,9 @@ def executed(path: Path) -> ModuleType:
         sys.path.insert(0, folder)
     linecache.checkcache(module.__file__)
     with asked(f"`{path}` cannot be executed"):
-        try:
-            exec(compile(source, module.__file__, "exec", dont_inherit=True), module.__dict__)
-        except ValueError as problem:  # a zero byte
-            if isinstance(problem, UnicodeError) or "null byte" not in str(problem):
-                raise
-            raise SyntaxError(str(problem)) from None
+        if b"\0" in source:  # of which each version of Python says something else
+            raise SyntaxError("source code cannot contain null bytes")
+        exec(compile(source, module.__file__, "exec", dont_inherit=True), module.__dict__)
     return module
 
 
@@ -275,7 +272,7 @@ def _own_fields(config: Any) -> dict[str, Any]:
     """The fields of a configuration of transformers without those that follow from others: sizes of a head that are the
     width by the heads, kinds of layers that the class makes by itself."""
     whole = dict(config.to_dict())
-    defaults = {p.name: p.default for p in _parameters(type(config))}
+    defaults = {p.name: p.default for p in parameters_of(type(config))}
     for name in [n for n, v in whole.items() if defaults.get(n, 0) is None and v is not None]:
         without = {k: v for k, v in whole.items() if k != name}
         with contextlib.suppress(Exception):  # the class may need it
@@ -332,7 +329,7 @@ def of_module(module: nn.Module, name: str = "") -> Subject:
     if callable(getattr(config, "to_dict", None)) and hasattr(type(config), "from_dict"):
         return _of_config(type(module), config, module)
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        needed = [p for p in _parameters(type(module)) if p.default is p.empty]
+        needed = [p for p in parameters_of(type(module)) if p.default is p.empty]
         if len(needed) == 1:
             numbers = _numbers_of(config)
 
@@ -352,7 +349,7 @@ def of_callable(
     annotation is a dataclass, or a class of the same file, becomes one of it. Raises ArchError E0543 for arguments that
     it does not take."""
     name = getattr(target, "__name__", type(target).__name__)
-    parameters = {p.name: p for p in _parameters(target)}
+    parameters = {p.name: p for p in parameters_of(target)}
     keywords = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for given in args:
         if given not in parameters and not keywords:
@@ -401,7 +398,8 @@ def _with(changes: Mapping[str, Number]) -> str:
     return f" with {', '.join(f'{k}={v}' for k, v in [*changes.items()][:8])}" if changes else ""
 
 
-def _parameters(target: Any) -> list[inspect.Parameter]:
+def parameters_of(target: Any) -> list[inspect.Parameter]:
+    """Return the parameters of what is called; none where Python cannot tell them, as of `torch.relu`."""
     try:
         return [*inspect.signature(target).parameters.values()]
     except (TypeError, ValueError):
@@ -442,9 +440,9 @@ def _typed(value: Any, hint: Any, scope: ModuleType | None) -> Any:
 
 
 def _made(cls: Any, fields: Mapping[str, Any], scope: ModuleType | None) -> Any:
-    names = [p.name for p in _parameters(cls)]
+    names = [p.name for p in parameters_of(cls)]
     for name in fields:
-        if names and name not in names and not any(p.kind is p.VAR_KEYWORD for p in _parameters(cls)):
+        if names and name not in names and not any(p.kind is p.VAR_KEYWORD for p in parameters_of(cls)):
             raise error("E0543", f"`{cls.__name__}` has no field `{shortened(name)}`", help=did_you_mean(name, names))
     hints = {**dict(getattr(cls, "__annotations__", {})), **_hints(cls)}
     return cls(**{k: _typed(v, hints.get(k), scope) if isinstance(v, dict) else v for k, v in fields.items()})
@@ -457,7 +455,7 @@ def _numbers_of(value: Any) -> dict[str, Number]:
     elif isinstance(value, dict):
         fields = {k: v for k, v in value.items() if isinstance(k, str)}
     elif hasattr(value, "__dict__") and not isinstance(value, type | nn.Module | Tensor) and not callable(value):
-        known = {p.name for p in _parameters(type(value))}
+        known = {p.name for p in parameters_of(type(value))}
         fields = {k: v for k, v in vars(value).items() if k in known}
     else:
         return {}
@@ -470,7 +468,7 @@ def _replaced(value: Any, name: str, number: Number) -> Any:
         return {**value, name: number}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.replace(value, **{name: number})
-    known = {p.name for p in _parameters(type(value))}
+    known = {p.name for p in parameters_of(type(value))}
     return type(value)(**{k: v for k, v in vars(value).items() if k in known} | {name: number})
 
 
