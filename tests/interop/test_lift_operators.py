@@ -55,7 +55,8 @@ def recorded(module: nn.Module) -> Exported:
 
 def lifted(exported: Exported) -> Lifted:
     lowering = Lowering(exported, Positions(exported))
-    return written(lowering.results(), exported, "lifted")
+    results = lowering.results()
+    return written(results, exported, "lifted", blocks=[*lowering.declarations.values()])
 
 
 def compared(exported: Exported, calls: Sequence[Call]) -> None:

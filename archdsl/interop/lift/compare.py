@@ -285,6 +285,8 @@ def in_training(
     finally:
         for part, flag in flags.items():
             part.training = flag
+    if other.decomposed and not recorded.decomposed:  # the running statistics of a norm are written into
+        recorded = export(side.module, example, axes, declarations, types=False, decomposed=True)
     before, after = _calls(recorded), _calls(other)
     found: dict[str, dict[str, None]] = {}
     for place in {**before, **after}:
@@ -301,6 +303,8 @@ def _calls(recorded: Exported) -> dict[str, dict[str, list[tuple[Any, ...]]]]:
     for value in reached(recorded):
         if value.op in ("input", "weight", "constant", "item") or value.op in SAME_IN_BOTH:
             continue
+        if value.op in DROPOUT and recorded.decomposed:  # in evaluation it has no parts
+            continue
         place = value.places[-1] if value.places else None
         name = (
             f"`{starred(place.module)}` ({place.cls})" if place is not None else f"`{type(recorded.module).__name__}`"
@@ -314,7 +318,9 @@ def _calls(recorded: Exported) -> dict[str, dict[str, list[tuple[Any, ...]]]]:
 
 
 DROPOUT = {"dropout", "alpha_dropout", "feature_dropout", "native_dropout"}
-NORMS = {"batch_norm", "instance_norm", "_native_batch_norm_legit_functional"}
+NORMS = {
+    "batch_norm", "instance_norm", "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training",
+}  # fmt: skip
 SAME_IN_BOTH = {"view", "reshape", "clone", "contiguous", "to", "_to_copy", "alias", "detach", "expand", "unsqueeze"}
 """Operators that say nothing of what is computed."""
 RANDOM = {"bernoulli", "rand", "rand_like", "randn", "randn_like", "uniform", "normal", "exponential", "empty_like"}

@@ -102,7 +102,7 @@ STANDS: list[Stand] = []
 """What stands for modules so far; an operator in a graph names its place here."""
 
 
-torch.library.define("archdsl_lift::declared", "(Tensor[] inputs, Tensor[] params, int which) -> Tensor[]")
+torch.library.define("archdsl_lift::declared", "(Tensor[] inputs, Tensor[] parameters, int which) -> Tensor[]")
 
 
 def _shaped(inputs: list[Tensor], params: list[Tensor], which: int) -> list[Tensor]:
@@ -210,10 +210,13 @@ def _apart(
     model = load("block.arch", text=format_tree(_probe(declaration, hypers, inputs)))
     ours = load_source(emit(model))().eval()
     own = dict(inner.named_parameters())
-    names = [n.removeprefix("own.") for n in ours.state_dict()]
+    shapes = {n.removeprefix("own."): list(p.shape) for n, p in ours.state_dict().items()}
+    names = [*shapes]
     if odd := sorted({*names} ^ {*own}):
         side = "module" if odd[0] in own else "block"
         raise error("E0546", f"`{odd[0]}` is a weight of the {side} alone", help="weights have the same names in both")
+    if other := next((n for n in names if shapes[n] != list(own[n].shape)), None):
+        raise error("E0546", f"`{other}` is {shapes[other]} in the block, and {list(own[other].shape)} in the module")
     generator = torch.Generator().manual_seed(0)
     moved = {n: p.detach() + 0.1 * torch.randn(p.shape, generator=generator) for n, p in own.items()}
     ours.load_state_dict({f"own.{n}": moved[n] for n in names})

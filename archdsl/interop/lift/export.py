@@ -142,6 +142,8 @@ class Exported:
     """The lengths that the module's own checks accept."""
     typed: bool
     """Whether `Value.low` is known."""
+    decomposed: bool = False
+    """Whether operators are in parts of what the module called, as they are where it writes into tensors."""
 
 
 def export(
@@ -151,15 +153,16 @@ def export(
     declarations: Sequence[Declaration] = (),
     *,
     types: bool = True,
+    decomposed: bool = False,
 ) -> Exported:
     """Record a call of a module as it is, in evaluation or training, with its inputs by name; `axes` names the open
     axes of each, `batch` and `time`; blocks of `declarations` stand for modules of their classes. A second recording,
     of the module in bfloat16, says which values have the type of the weights and which have their own, unless `types`
-    are of no interest.
+    are of no interest. Operators stay whole unless the module writes into tensors, or they are to be `decomposed`.
 
     Raises ArchError E0540 where it cannot be traced, with what `torch.export` says, and E0541 where the call fixes an
     axis that should be open."""
-    program = _recorded(module, example, axes, declarations)
+    program, decomposed = _recorded(module, example, axes, declarations, decomposed)
     names, lengths = _open_axes(program, example, axes)
     inputs, results, calls = _flattened(program, names, lengths)
     typed = False
@@ -168,12 +171,14 @@ def export(
         if types:
             low = {name: x.bfloat16() if x.is_floating_point() else x for name, x in example.items()}
             with _in_bfloat16(module):
-                second = _recorded(module, low, axes, declarations)
+                second, _ = _recorded(module, low, axes, declarations, decomposed)
             others = _flattened(second, *_open_axes(second, low, axes))[2]
         typed = [v.op for v in calls] == [v.op for v in others]
         for value, other in zip(calls, others, strict=True) if typed else ():
             value.low = other.dtype
-    return Exported(module, tuple(inputs), tuple(results), frozenset(map(str, names.values())), lengths, typed)
+    return Exported(
+        module, tuple(inputs), tuple(results), frozenset(map(str, names.values())), lengths, typed, decomposed
+    )
 
 
 @contextmanager
@@ -207,8 +212,10 @@ def _recorded(
     example: Mapping[str, Tensor],
     axes: Mapping[str, Sequence[str | None]],
     declarations: Sequence[Declaration],
-) -> Any:
-    """The program of a call without writes in place, and otherwise undecomposed: `linear` and attention are whole."""
+    decomposed: bool,
+) -> tuple[Any, bool]:
+    """The program of a call without writes in place, and whether its operators are decomposed for that, as they are
+    where it is asked for: else `linear` and attention are whole."""
     sizes = {
         name: {i: torch.export.Dim.AUTO if axis else torch.export.Dim.STATIC for i, axis in enumerate(axes[name])}
         for name in example
@@ -216,13 +223,13 @@ def _recorded(
     try:
         with torch.no_grad(), _silent(), standing(module, example, declarations), declared(module):
             program = torch.export.export(module, (), kwargs=dict(example), dynamic_shapes=sizes, strict=False)
-            if any(_writes(node) for node in program.graph.nodes):
-                program = program.run_decompositions({})
+            decomposed = decomposed or any(_writes(node) for node in program.graph.nodes)
+            program = program.run_decompositions({}) if decomposed else program
     except (ArchError, MemoryError, RecursionError):
         raise
     except Exception as problem:  # whatever the module's own code and the tracer raise
         raise _untraced(module, problem) from None
-    return program
+    return program, decomposed
 
 
 @contextmanager
@@ -427,10 +434,13 @@ def waits(buffer: Tensor) -> bool:
 
 
 def _named(program: Any, results: Any) -> list[tuple[str, Value]]:
-    """The results that are tensors, by the fields of what the module returned; of a bare tensor or tuple without."""
+    """The results that are tensors, by the fields of what the module returned; of a bare tensor or tuple without. What
+    buffers are written with comes before them, and is left out."""
     spec = program.call_spec.out_spec
+    kinds = [output.kind.name for output in program.graph_signature.output_specs]
+    results = [v for v, kind in zip(results, kinds, strict=True) if kind == "USER_OUTPUT"]
     names = [".".join(k for e in path if (k := _key(e))) for path, _ in _paths(spec)]
-    return [(name, v) for name, v in zip(names, results, strict=False) if isinstance(v, Value)]
+    return [(name, v) for name, v in zip(names, results, strict=True) if isinstance(v, Value)]
 
 
 def _paths(spec: Any) -> list[tuple[Any, Any]]:

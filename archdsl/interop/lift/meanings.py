@@ -110,7 +110,7 @@ MEANINGS: list[Experts] = []
 
 
 torch.library.define(
-    "archdsl_lift::experts", "(Tensor x, Tensor chosen, Tensor weights, Tensor[] params, int which) -> Tensor"
+    "archdsl_lift::experts", "(Tensor x, Tensor chosen, Tensor weights, Tensor[] parameters, int which) -> Tensor"
 )
 
 

@@ -207,7 +207,7 @@ def executed(path: Path) -> ModuleType:
     linecache.checkcache(module.__file__)
     with asked(f"`{path}` cannot be executed"):
         if b"\0" in source:  # of which each version of Python says something else
-            raise SyntaxError("source code cannot contain null bytes")
+            raise SyntaxError("a zero byte")
         exec(compile(source, module.__file__, "exec", dont_inherit=True), module.__dict__)
     return module
 
