@@ -54,7 +54,7 @@ class FormsWriter(PositionsWriter):
         everything = symbol(self.all if table or parts == {ALL} else self.new) if not self.last else 1
 
         def shapes(size: Size) -> Size:
-            if len(parts) > 1 and not table and isinstance(size, Poly) and self.plan.time in size.symbols:
+            if len(parts) > 1 and isinstance(size, Poly) and self.plan.time in size.symbols:
                 raise error("E0504", f"a shape of {size} is ambiguous in a decode step")
             return with_symbol(size, self.time, everything)
 
@@ -234,9 +234,8 @@ class FormsWriter(PositionsWriter):
             return self.value(value)
         if value not in self.tables:
             maker = self.plan.makers[value]
-            form = tuple(ALL if has(d, self.plan.time) else FIXED for d in value.shape)
             by_row, self.by_row = self.by_row, False
-            with self.writing(form, table=True):
+            with self.writing((), table=True):
                 self.builder.path = maker.weight.path if isinstance(maker, FlatParam) else maker.path or value.name
                 if isinstance(maker, FlatOp):
                     made = self.results(maker, maker.node.op.onnx(maker.node, OnnxNodeScope(self, maker)))

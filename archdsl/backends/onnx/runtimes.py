@@ -72,7 +72,6 @@ class CausalConfig(BaseModel):
     bos_token_id: int | None
     eos_token_id: int | list[int] | None
     pad_token_id: int | None
-    use_cache: bool = True
     javascript: JavaScriptConfig = Field(serialization_alias="transformers.js_config")
 
 
@@ -116,7 +115,6 @@ class EncoderDecoderConfig(BaseModel):
     bos_token_id: int | None
     eos_token_id: int | list[int] | None
     pad_token_id: int
-    use_cache: bool = True
     javascript: JavaScriptConfig = Field(serialization_alias="transformers.js_config")
 
 

@@ -74,8 +74,6 @@ class StepWriter(FormsWriter):
         """Nodes whose operators append to their caches themselves: then each row of new positions is turned, so that
         its real tokens come first."""
         self.handed_names = handed_names(plan)
-        self.appended: set[Value] = set()
-        """What they read."""
         self.crossed: list[tuple[str, ir.Value]] = []
         """What a step that computes it the first time gives of the encoder."""
 
@@ -83,7 +81,6 @@ class StepWriter(FormsWriter):
         plan, builder = self.plan, self.builder
         crossing = set(plan.before.outputs)
         self.appending = self.find_appending()
-        self.appended = {v for node in self.appending for v in node.inputs if isinstance(v, Value)}
         self.add_inputs()
         self.add_positions()
         if self.appending and self.by_row:
@@ -253,7 +250,7 @@ class StepWriter(FormsWriter):
             return  # written when it is asked for, in the form that is asked for
         super().node(node)
         for value in node.outputs:
-            if value in plan.caches and value not in self.appended:
+            if value in plan.caches:
                 self.keep(value)
 
     def op(self, flat: FlatOp) -> None:

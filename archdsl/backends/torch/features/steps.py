@@ -591,7 +591,6 @@ class StepLowering(Lowering):
         self.put(Conditional(py("{s}.first", s=self.state), Suite((), inner, ()), Suite((), (), ()), (), note))
         held = [Variable(v.name or hints.get(v, "h")) for v in maps]
         self.put(taken(tuple(held), py("{s}.stored()", s=self.state)))
-        self.note_hints(node)
         tree = node.op.torch_absorbed(node, scope, Read(rows), Read(held[0]), Read(held[1]))
         self.put(Bind((node.outputs[0],), tree, nested=False, note=self.note(node.outputs[0], node)))
 
@@ -605,7 +604,6 @@ class StepLowering(Lowering):
     def recurrence(self, node: OpNode, graph: Graph) -> None:
         """An op that begins where it ended."""
         scope = StepScope(self, node)
-        self.note_hints(node)
         past = []
         first = next(i for i, v in enumerate(node.inputs) if isinstance(v, Value))
         like, value = scope.input(first), node.inputs[first]
