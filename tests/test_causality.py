@@ -376,6 +376,13 @@ def test_depth_costs_nothing() -> None:
     assert prove(model_of(text)) == []
 
 
+def test_width_costs_nothing() -> None:
+    """A way back is found however many channels it leads through, of which any will do."""
+    body = "y = x -> linear(10_000) -> relu -> linear(8) -> shift(-1)  assert causal(y)  return y"
+    (problem,) = prove(model_of(f"model m(x: [batch, time, 8]) {{ {body} }}"))
+    assert "a later token can reach an earlier position of `y`" in problem.message
+
+
 # --- rows of a batch --------------------------------------------------------------------------------------------------
 
 ROWS = {

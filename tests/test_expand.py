@@ -45,6 +45,7 @@ STACKS = (
     "[ffn, layer, ffn]",
 )
 """Layers of which some share their weights."""
+HEADS = ("first", "lm(softcap: 30)", "classifier(3, pool: first)")
 SHAPES = {
     "block": "block layer(h = 2, x_2 = 8) { %s }",
     "let": "block layer { let h = 8 %s }",
@@ -63,6 +64,8 @@ def _texts() -> Iterator[Any]:
     for stack in STACKS:
         lets = "let s = shared(layer) let ffn = shared(mlp(hidden: 4))"
         yield pytest.param(_model(block).replace("blocks: 3 * layer", f"{lets} blocks: {stack}"), id=stack)
+    for head in HEADS:
+        yield pytest.param(_model("block layer { ffn: mlp(hidden: 8) }").replace("head: lm", f"head: {head}"), id=head)
 
 
 def _expanded(text: str, tmp_path: Path) -> str:

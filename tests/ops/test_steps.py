@@ -137,8 +137,13 @@ def test_steps_give_what_the_whole_gives(what: str) -> None:
     found = differences(model, last=True)
     assert max(found.values()) < 1e-5, found
     if "sdpa" in expression or what.startswith("scores"):  # one tensor as queries and keys; scores by equations
-        with pytest.raises(ArchError, match="E0504"):
+        with pytest.raises(ArchError, match="E0504") as refused:
             torch_differences(model)
+        (problem,) = refused.value.diagnostics
+        if what == "scores of earlier queries":
+            assert "reads scores at queries or keys other than its own" in problem.message
+            assert problem.span is not None
+            assert problem.span.text == "shift(1, axis: 1)"
         return
     found = torch_differences(model)
     assert max(found.values()) < 1e-5, found
@@ -266,6 +271,27 @@ def test_states_that_are_read_once_they_are_overwritten(recurrence: str) -> None
     """In static steps they are written in place: what is emitted, and the other state, are what was before."""
     model = positions_model(
         f"y = scan h: [batch, 8] = 0, g: [batch, 8] = 1 for a in x {{ {recurrence} }}", "y -> cast_like(x)", layers=2
+    )
+    found = torch_differences(model)
+    assert max(found.values()) < 1e-5, found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(x -> mha(heads: 2, mask: causal)) + (x -> cumsum(axis: 1))",
+        "linear_recurrence(sigmoid(x), x -> mha(heads: 2, mask: causal))",
+    ],
+)
+def test_no_block_is_called_between_a_state_and_what_is_made_of_it(text: str) -> None:
+    """Where a step is a method of its own, and expressions may stand within others."""
+    model = archdsl.load(
+        text=f"""model m(tokens: token[batch, time], memory: [batch, frames, 8]) {{
+          x = tokens -> embedding(16, 8)
+          x += mha(heads: 2, mask: full)(x, memory: memory) as cross
+          y = {text}
+          return y -> linear(16)
+        }}"""
     )
     found = torch_differences(model)
     assert max(found.values()) < 1e-5, found

@@ -8,6 +8,7 @@ import re
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -474,8 +475,7 @@ def test_what_the_library_cannot_hold_is_refused(name: str, tmp_path: Path) -> N
     assert not (tmp_path / "hf").exists()
 
 
-def test_layers_know_their_places() -> None:
-    text = """
+LAYERS = """
 block near() {
   attention: gqa(heads: 4, kv_heads: 2)
   mask:      causal & window(8)
@@ -489,22 +489,55 @@ block far() {
   ffn:       swiglu(hidden: 64)
   norm:      rmsnorm
 }
+block two(x: [batch, time, width]) -> [batch, time, width] {
+  return x -> mha(heads: 2, mask: causal) as a -> mha(heads: 2, mask: causal) as b
+}
 model mixed(layers = 2, last = 1) {
   vocab:   50
   context: 64
   width:   32
-  blocks:  layers * (5 * near + far) + last * far
+  blocks:  LIST
   norm:    rmsnorm
   head:    lm
 }
 """
+
+
+def places(layers: str) -> tuple[str, str]:
+    """The configuration of a model with a list of layers, and what makes the list."""
     from archdsl.backends.huggingface.module import LibraryWriter
 
-    configuration, modeling = LibraryWriter(archdsl.load(text=text), "mixed").written()
+    model = archdsl.load(text=LAYERS.replace("LIST", layers))
+    configuration, modeling = LibraryWriter(model, "mixed").written()
+    (made,) = re.findall(r"self\.blocks = (.*?)\n        self\.norm", modeling, re.DOTALL)
+    return configuration, " ".join(made.split())
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        "layers * (2 * (2 * (far + near) + two) + far)",
+        "2 * (layers * (last * near + far) + two)",
+        "2 * (layers * (last * near)) + layers * two",
+    ],
+)
+def test_layers_of_repetitions_know_their_places(layers: str) -> None:
+    """Each is given the next place, one of two attentions the next two; Python adds and multiplies lists as specs
+    do."""
+    numbers = {"layers": 2, "last": 1}
+    given: list[tuple[str, int]] = []
+    for name in eval(layers, numbers | {name: [name] for name in ("near", "far", "two")}):
+        given.append((name, given[-1][1] + 1 + (given[-1][0] == "two") if given else 0))
+    kinds: Any = {n.capitalize(): lambda config, i, n=n: (n, i) for n in ("near", "far", "two")}
+    scope = kinds | {"nn": SimpleNamespace(ModuleList=list), "config": SimpleNamespace(**numbers)}
+    assert eval(places(layers)[1], scope) == given
+
+
+def test_layers_know_their_places() -> None:
+    configuration, made = places("layers * (5 * near + far) + last * far")
     assert "return self.layers * 6 + self.last" in configuration
     assert 'self.layers * (5 * ["sliding_attention"] + ["full_attention"])' in configuration
-    (made,) = re.findall(r"self\.blocks = (.*?)\n        self\.norm", modeling, re.DOTALL)
-    assert " ".join(made.split()) == (
+    assert made == (
         "nn.ModuleList( [ *( layer for i in range(0, config.layers * 6, 6) for layer in "
         "(*(Near(config, j) for j in range(i, i + 5)), Far(config, i + 5)) ), "
         "*(Far(config, i) for i in range(config.layers * 6, config.layers * 6 + config.last)), ] )"

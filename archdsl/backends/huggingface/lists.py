@@ -126,12 +126,11 @@ class IndexedList:
             bounds = (start.tree(self.count), *bounds)
         if step != ONE:
             bounds = (*bounds, self.count(step))
+        if isinstance(inner, ElementRef):
+            return py("({x} for {i} in range({*bounds}))", x=self.made(inner.index, Index(i)), i=i, bounds=bounds)
         self.depth += 1
-        entries = self.entries(inner, Index(i))
+        group = lift(self.entries(inner, Index(i)))
         self.depth -= 1
-        if len(entries) == 1 and not (isinstance(entries[0], PyNode) and entries[0].kind == "Starred"):
-            return py("({x} for {i} in range({*bounds}))", x=entries[0], i=i, bounds=bounds)
-        group = lift(entries) if len(entries) > 1 else py("({x},)", x=entries[0])
         return py(
             "({x} for {i} in range({*bounds}) for {x} in {group})",
             x=Read(Variable("layer")),
