@@ -1,10 +1,9 @@
 """Choose which cases `make test` leaves to `make every`: make sample.
 
-All cases run that take less than `QUICK` seconds, or compare files of the repository. Of the others runs the quickest
-of each test, if it ends within `LONG` seconds, and, those that run the most lines a second first, each that runs a line
-of the package that fewer than `TESTS` other tests run. Read is the map of `make mutants`, with the seconds of its
-tests; written is `left_out.toml`. What the map does not have stays as it is there: to choose anew from all, empty the
-file before the map is made.
+All cases run that take less than `QUICK` seconds, and those of `ALWAYS`. Of the others runs the quickest of each test
+and, those that run the most lines a second first, each that runs a line of the package that fewer than `TESTS` other
+tests run. Read is the map of `make mutants`, with the seconds of its tests; written is `left_out.toml`. What the map
+does not have stays as it is there: to choose anew from all, empty the file before the map is made.
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ from collections.abc import Iterator
 
 from mutants import LEFT_OUT, MAP, SECONDS, left_out, of_test
 
-QUICK, LONG, TESTS = 0.2, 3.0, 2
-ALWAYS = ("tests/docs/",)
-"""What says something of files of the repository, as goldens do (`conftest.py`), not of the package alone."""
+QUICK, TESTS = 0.2, 2
+ALWAYS = ("tests/docs/", "tests/ops/", "tests/test_leaks.py")
+"""What says something of files of the repository, as goldens do (`conftest.py`), and where no case repeats what another
+judges, though both run the same lines."""
 
 Line = tuple[int, int]
 
@@ -68,7 +68,7 @@ def kept(runs: dict[str, set[Line]], taken: dict[str, float]) -> set[str]:
 
     first = (min(cases, key=lambda case: taken.get(case, 0.0)) for cases in tests.values())
     quick = (case for case in runs if taken.get(case, 0.0) < QUICK or case.startswith(ALWAYS))
-    for case in (*quick, *(case for case in first if taken.get(case, 0.0) < LONG)):
+    for case in (*quick, *first):
         keep(case)
     waiting = [(-gain(case), case) for case in runs if case not in found]
     heapq.heapify(waiting)

@@ -551,9 +551,9 @@ def test_options_without_effect_are_refused_before_the_search(
 
 
 def test_the_command_takes_an_accelerator() -> None:
-    command = ("fit", "gpt2", "--vary", "layers", "--accelerator", "v100_sxm_32gb", "--seq", "512")
+    command = ("fit", "gpt2", "--vary", "layers", "--accelerator", "v100_sxm_32gb", "--batch", "64")
     status, said = run(*command, "--json")
-    found = archdsl.fit("gpt2", vary="layers", accelerator="v100_sxm_32gb", seq=512)
+    found = archdsl.fit("gpt2", vary="layers", accelerator="v100_sxm_32gb", batch=64)
     assert (status, json.loads(said)["varied"]) == (0, found.varied)
     status, said = run(*command, "--memory", "31GiB")
     assert status == 2

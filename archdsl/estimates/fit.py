@@ -68,6 +68,8 @@ GROWN = 1.5
 """A model counts as larger where one size, doubled, multiplies the share of the budget in use by more than this."""
 _FARTHEST = 2**62
 _PLENTY = 4096
+_BEYOND = 1.05
+"""Where a straight line meets the budget, so many times as far is likely to be beyond it."""
 
 Values = dict[str, int]
 RUN = ("batch", "seq")
@@ -497,7 +499,7 @@ class _Search:
                 return none_since
             if i is not None and step > _PLENTY and self.used(at(i)) == self.used(at(best)):
                 raise _unbounded(self)
-            step *= 8 if i is not None and 8 * (self.used(at(i)) or 0.0) < 1 else 2
+            step = self._leap(at, best, i, step)
             largest = i if i is not None else largest
         if largest == best or self.used(at(largest)) == self.used(at(best)):
             raise _unbounded(self)
@@ -506,6 +508,15 @@ class _Search:
             f"no size below 2 ** 62 uses the budget: {_holding(self, 'largest', at(largest))}",
             help="a smaller budget",
         )
+
+    def _leap(self, at: Callable[[int], Values], best: int, i: int | None, step: int) -> int:
+        """How far from `best` to look next, after `i`, which fits: a little beyond where a straight line meets the
+        budget, and eight times as far at most."""
+        if i is None:
+            return 2 * step
+        low, high = self.used(at(best)) or 0.0, self.used(at(i)) or 0.0
+        line = math.inf if high <= low else _BEYOND * (1 - low) / (high - low) * (i - best)
+        return int(min(max(line, step + 1), 8 * step))
 
     def _guess(self, at: Callable[[int], Values], best: int, floor: int, too_far: int, iteration: int) -> int:
         """Where to look next: where a straight line meets the budget, and every third time in the middle."""
