@@ -27,7 +27,7 @@ TESTS = Path(__file__).parent
 IMPORTED = re.compile(r"^ *(?:from|import) +([\w.]+)(?: +import +(\w+))?", re.MULTILINE)
 BACK_ENDS = {"onnx", "onnx_ir", "onnxruntime", "torch", "transformers"}
 SHOWN = 60
-EACH = 25
+EACH = 100
 """Tests between two garbage collections after which what is left is looked through no more."""
 FINISHED = itertools.count()
 VERIFIED = {
