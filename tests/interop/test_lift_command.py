@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -320,12 +321,14 @@ def test_a_pickle_that_runs_code_is_not_read(folder: Path) -> None:
 
 def test_a_module_in_python_is_left_as_it_was(folder: Path) -> None:
     module = found("model.py:Net", {}).build({}).train()
+    module.config = SimpleNamespace(use_cache=True)
     before = {k: v.clone() for k, v in module.state_dict().items()}
     torch.manual_seed(5)
     expected = torch.rand(3)
     example = torch.randint(0, 40, (2, 5))
     torch.manual_seed(5)
-    report = archdsl.lift(module, example)
+    report = archdsl.lift(module, example, fold=True)
+    assert module.config.use_cache is True
     assert torch.equal(torch.rand(3), expected), "the random numbers of the program are its own"
     assert report.verified
     assert report.files == []
@@ -338,9 +341,9 @@ def test_a_module_in_python_is_left_as_it_was(folder: Path) -> None:
 class Local(nn.Module):
     """Attention within pieces of a sequence; `demanded` is what it checks of a length."""
 
-    def __init__(self, demanded: Callable[[int], bool], piece: int) -> None:
+    def __init__(self, demanded: Callable[[int], bool], piece: int, causal: bool) -> None:
         super().__init__()
-        self.demanded, self.piece = demanded, piece
+        self.demanded, self.piece, self.causal = demanded, piece, causal
         self.embed = nn.Embedding(40, 8)
         self.qkv = nn.Linear(8, 24)
 
@@ -349,24 +352,25 @@ class Local(nn.Module):
         x = self.embed(tokens)
         pieces = self.qkv(x).unflatten(1, (tokens.shape[1] // self.piece, self.piece)) if self.piece else self.qkv(x)
         q, k, v = pieces.chunk(3, -1)
-        return x + F.scaled_dot_product_attention(q, k, v, is_causal=True).reshape(x.shape)
+        return x + F.scaled_dot_product_attention(q, k, v, is_causal=self.causal).reshape(x.shape)
 
 
 @pytest.mark.parametrize(
-    ("demanded", "piece", "said"),
+    ("demanded", "piece", "causal", "said"),
     [
-        (lambda n: n % 4 == 0 and n <= 96, 4, ["time <= 96", "time % 4 == 0"]),
-        (lambda n: n >= 5, 0, ["time >= 5"]),
-        (lambda n: n % 6 == 0, 3, ["time % 6 == 0"]),
-        (lambda n: n > 1, 0, []),
+        (lambda n: n % 4 == 0 and n <= 96, 4, True, ["time <= 96", "time % 4 == 0"]),
+        (lambda n: n >= 5, 0, True, ["time >= 5"]),
+        (lambda n: n % 6 == 0, 3, True, ["time % 6 == 0"]),
+        (lambda n: n > 1, 0, False, []),
     ],
 )
 def test_what_a_module_demands_of_a_length_is_asserted(
-    demanded: Callable[[int], bool], piece: int, said: list[str]
+    demanded: Callable[[int], bool], piece: int, causal: bool, said: list[str]
 ) -> None:
-    report = archdsl.lift(Local(demanded, piece), torch.randint(0, 40, (2, 48)))
+    report = archdsl.lift(Local(demanded, piece, causal), torch.randint(0, 40, (2, 48)))
     assert report.verified
-    assert report.causal
+    assert report.causal == causal
+    assert any(remark.startswith("not proved causal: ") for remark in report.remarks) != causal
     assert re.findall(r"assert (time .*)", report.text) == said
 
 

@@ -43,8 +43,11 @@ class Average(nn.Module):
 
 
 class Net(nn.Module):
+    """A module that refuses some of the numbers that are tried."""
+
     def __init__(self, vocab: int = 40, width: int = 16) -> None:
         super().__init__()
+        assert width < 90
         self.words = nn.Embedding(vocab, width)
         self.average = Average(width)
         self.head = nn.Linear(width, vocab)
@@ -62,6 +65,7 @@ def test_a_block_stands_for_a_loop_over_positions(tmp_path: Path) -> None:
         archdsl.lift(Net)
     report = archdsl.lift(Net, declare=[f"Average={file}"])
     assert (report.verified, report.causal) == (True, True)
+    assert report.configurations == [{"vocab": 112}, {"vocab": 144, "width": 64}]
     assert {check.what for check in report.checks} >= {"parameters", "outputs", "decode steps"}
     assert "-> average as average" in report.text
 
@@ -94,6 +98,7 @@ class Waiting(nn.Module):
         self.words = nn.Embedding(40, 16)
         self.head = nn.Linear(16, 40)
         self.register_buffer("shift", torch.zeros(16))
+        self.unused = nn.Linear(3, 3)
 
     def forward(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.head(self.words(tokens) + self.shift)
@@ -101,9 +106,12 @@ class Waiting(nn.Module):
 
 
 def test_a_buffer_that_a_checkpoint_fills_is_no_constant() -> None:
-    report = archdsl.lift(Waiting(), torch.zeros(2, 5, dtype=torch.int64))
+    module = Waiting().double()
+    report = archdsl.lift(module, torch.zeros(2, 5, dtype=torch.int64))
     assert "buffer shift: [16]" in report.text
     assert report.verified
+    assert "no output depends on unused.bias, unused.weight: the spec is without them" in report.remarks
+    assert module.head.weight.dtype == torch.float64
 
 
 def test_other_configurations_hold_whole_periods_of_a_pattern() -> None:

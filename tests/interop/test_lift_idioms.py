@@ -89,6 +89,37 @@ def complex_within(x: Tensor) -> Tensor:
     return torch.view_as_real(torch.view_as_complex(x.float().unflatten(-1, (2, 2))) * turns).flatten(-2)
 
 
+def pairs_turned(x: Tensor) -> Tensor:
+    """Pairs of the channels of [batch, time, 8]."""
+    at = angles(x.shape[1], 8).repeat_interleave(2, -1)
+    return x * at.cos() + torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2) * at.sin()
+
+
+def by(make: Callable[[int], tuple[Tensor, Tensor]]) -> Call:
+    """Halves of the channels turned by cosines and sines of their own."""
+
+    def call(x: Tensor) -> Tensor:
+        cos, sin = make(x.shape[1])
+        a, b = x.chunk(2, -1)
+        return x * cos + torch.cat([-b, a], -1) * sin
+
+    return call
+
+
+TENTHS = torch.tensor([1.0, 0.1, 0.01, 0.001])
+SLOW = 0.2 * 50.0 ** (-torch.arange(4) / 4)
+IN_PART = torch.tensor([1.0, 0.1, 0.0, 0.0])
+
+
+def waves(place: Tensor, speeds: Tensor = TENTHS) -> tuple[Tensor, Tensor]:
+    at = torch.cat([place.float()[:, None] * speeds] * 2, -1)
+    return at.cos(), at.sin()
+
+
+STILL = torch.arange(8).float().cos(), torch.arange(8).float().sin()
+GAINS = torch.arange(1, 9).float()
+
+
 def half_turned(x: Tensor) -> Tensor:
     first, rest = x.chunk(2, -1)
     return torch.cat([turned(first), rest], -1)
@@ -140,6 +171,25 @@ ROWS: dict[str, tuple[Call, str]] = {
     "rope within": (lambda x: turned_within(x.unflatten(-1, (2, 4))), "split_heads(2) -> rope -> transpose(1, 2)"),
     "rope of a part": (part_turned, "split_heads(2) -> rope(dims: 6)"),
     "complex within": (complex_within, "rope(interleaved: true)"),
+    "pairs": (pairs_turned, "rope(interleaved: true)"),
+    "slower": (by(lambda time: waves(torch.arange(time), SLOW)), "rope"),
+    "from 1 on": (by(lambda time: waves(torch.arange(1, time + 1))), "-> sin"),
+    "from the end": (by(lambda time: waves(torch.arange(time).flip(0))), "-> sin"),
+    "backwards": (by(lambda time: waves(torch.arange(time), -TENTHS)), "-> sin"),
+    "in part": (by(lambda time: waves(torch.arange(time), IN_PART)), "concat("),
+    "everywhere the same": (by(lambda time: STILL), "concat("),
+    "with a gain of each": (
+        by(lambda time: (waves(torch.arange(time))[0] * GAINS, waves(torch.arange(time))[1] * GAINS)),
+        "concat(",
+    ),
+    "sines of other angles": (
+        by(lambda time: (waves(torch.arange(time))[0], waves(torch.arange(time), SLOW)[1])),
+        "concat(",
+    ),
+    "tables of other positions": (
+        by(lambda time: (COS[:40][torch.arange(time)], SIN[1:][torch.arange(time)])),
+        "concat(",
+    ),
     "rope of a table": (looked_up, "-> rope\n"),
 }
 

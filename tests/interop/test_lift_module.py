@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +16,8 @@ import transformers
 from torch import Tensor, nn
 
 import archdsl
-from archdsl.diagnostics import ArchError
-from archdsl.interop.lift import lifting
+from archdsl.diagnostics import ArchError, error
+from archdsl.interop.lift import compare, lifting
 from archdsl.interop.lift import module as modules
 from archdsl.interop.lift.inputs import Input, demand_known, of_example, of_signature, opened, parsed
 from archdsl.interop.lift.lifting import _model_name, stored
@@ -226,6 +227,53 @@ def test_a_module_that_is_too_large_for_memory_needs_smaller_numbers(
     assert found_.message == "`Named` has more than 5 parameters, and no smaller configuration was found"
 
 
+# --- what is said of a spec -------------------------------------------------------------------------------------------
+
+
+def test_layers_that_repeat_in_a_pattern_are_lifted_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def lifted(*_: Any, repeating: bool, **__: Any) -> Any:
+        asked.append(repeating)
+        return SimpleNamespace(apart=not repeating)
+
+    monkeypatch.setattr(lifting, "_lifted", lifted)
+    for numbers, vary in (({"n_layer": 2}, None), ({"width": 2}, None), ({"n_layer": 2}, {"n_layer": [3]})):
+        lifting.lift(Subject("M", lambda _: nn.Linear(3, 3), numbers), vary=vary)
+    assert asked == [False, True, False, False]
+
+
+@pytest.mark.parametrize("first", ["E0302", "E0406"])
+def test_a_spec_that_is_wrong_is_said_to_be_the_lifts(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = iter((first, "E0302"))
+
+    def loaded(*_: Any) -> Any:
+        raise error(next(codes), "a size")
+
+    monkeypatch.setattr(lifting, "_loaded", loaded)
+    with pytest.raises(ArchError) as problem:
+        archdsl.lift(nn.Linear(3, 3), FLOATS, axes={"input": ("batch", "time", None)})
+    assert [d.code for d in problem.value.diagnostics] == ["E0547", "E0302"]
+    assert problem.value.diagnostics[0].message == "the spec that was made of `Linear` is wrong: a size"
+
+
+def test_a_spec_of_no_other_configuration_and_what_was_not_compared_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = lifting._loaded
+
+    def loaded(text: str, output: Path, changes: Any = None) -> Any:
+        if changes:
+            raise error("E0302", "a size")
+        return own(text, output)
+
+    monkeypatch.setattr(lifting, "_loaded", loaded)
+    given = {"args": {"in_features": 3, "out_features": 4}, "inputs": ["input=float[batch,3]"]}
+    report = archdsl.lift(nn.Linear, vary={"out_features": [5]}, **given)
+    assert report.text.startswith("# unverified: there is no such model at out_features=5: a size\n")
+    monkeypatch.setattr(compare, "runs", lambda _: False)
+    report = archdsl.lift(nn.Linear(3, 4), FLOATS)
+    assert report.text.startswith("# unverified: no outputs were compared\n")
+
+
 # --- inputs -----------------------------------------------------------------------------------------------------------
 
 
@@ -324,6 +372,7 @@ def test_a_class_of_transformers_says_what_its_input_is(
         ("Net", "net"),
         ("GPT2Model", "gpt2_model"),
         ("Block", "model_block"),
+        ("Linear", "model_linear"),
         ("3 d", "model_3_d"),
         ("...", "lifted"),
     ],

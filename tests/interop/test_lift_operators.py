@@ -47,6 +47,7 @@ class Weighted(Calls):
         generator = torch.Generator().manual_seed(0)
         for name, shape in {"square": (8, 8), "wide": (8, 12), "row": (8,), "one": (1,), "kernel": (4, 8, 3)}.items():
             self.register_parameter(name, nn.Parameter(torch.randn(shape, generator=generator)))
+        self.long = nn.Parameter(torch.randn(40, 8, generator=generator))
 
 
 def recorded(module: nn.Module) -> Exported:
@@ -129,6 +130,10 @@ def rotated(x: Tensor) -> Tensor:
     angles = torch.outer(torch.arange(x.shape[1]).float(), 10_000.0 ** (-torch.arange(4) / 4))
     turns = torch.polar(torch.ones_like(angles), angles)
     return torch.view_as_real(torch.view_as_complex(x.float().reshape(*x.shape[:-1], 4, 2)) * turns).flatten(2)
+
+
+MANY = torch.rand(5000, generator=torch.Generator().manual_seed(0))
+SEVERAL = MANY[:8].clone()
 
 
 def kept(values: list[bool] | list[int]) -> Tensor:
@@ -321,7 +326,7 @@ ROWS: dict[str, tuple[Call, ...]] = {
     "minimum": (lambda x: torch.minimum(x, x.flip(-1)),),
     "mish": (F.mish,),
     "mm": (lambda x: torch.mm(x[:, 0], x[:, 0].t()),),
-    "mul": (lambda x: x * x.flip(-1), lambda x: 2 * x),
+    "mul": (lambda x: x * x.flip(-1), lambda x: 2 * x, lambda x: x * SEVERAL),
     "multiply": (lambda x: torch.multiply(x, 2),),
     "mv": (lambda x: torch.mv(x[0], x[0, 0]),),
     "narrow": (lambda x: x.narrow(-1, 1, 3), lambda x: x.narrow(-1, -3, 2), lambda x: x.narrow(1, 0, 2)),
@@ -464,9 +469,16 @@ ROWS: dict[str, tuple[Call, ...]] = {
     "t": (lambda x: x[:, 0].t(), lambda x: x[0, 0].t() + x),
     "tanh": (torch.tanh,),
     "tile": (lambda x: x.tile(1, 1, 2), lambda x: x.tile(2), lambda x: x.tile(2, 1, 1, 1)),
-    "to": (lambda x: x.to(torch.int64), lambda x: x.bool() * x, lambda x: (x > 0).float(), lambda x: x.double()),
+    "to": (
+        lambda x: x.to(torch.int64),
+        lambda x: x.bool() * x,
+        lambda x: (x > 0).float(),
+        lambda x: x.double(),
+        lambda x: x.argmax(-1).to(torch.int64, copy=True),
+    ),
     "topk": (
         lambda x: x.topk(3)[0],
+        lambda x: x.flatten(0, 1).topk(3)[0],
         lambda x: x.topk(3, 1).indices,
         lambda x: x.topk(3, -1)[0] * x.topk(3, -1)[1],
         lambda x: x.topk(3, sorted=False)[0].sum(-1),
@@ -488,7 +500,11 @@ ROWS: dict[str, tuple[Call, ...]] = {
         lambda x: x.flatten(0, 1).unsqueeze(1),
     ),
     "var": (lambda x: x.var(-1, unbiased=False), lambda x: torch.var(x, 1, correction=0, keepdim=True)),
-    "view": (lambda x: x.view(x.shape[0], x.shape[1], 2, 4),),
+    "view": (
+        lambda x: x.view(x.shape[0], x.shape[1], 2, 4),
+        lambda x: x.flatten(0, 1).view(-1, 2, 4) * 2,
+        lambda x: x.unflatten(-1, (2, 4)).view(-1, 8),
+    ),
     "view_as": (lambda x: x.view_as(x) * 2,),
     "where": (lambda x: torch.where(x > 0, 1.0, 0.0) * x, lambda x: torch.where(x > 0, x, torch.tensor(0.5))),
     "zeros": (joined(lambda x: torch.zeros(x.shape[0], x.shape[1], 1)),),
@@ -499,12 +515,18 @@ WEIGHTED: dict[str, tuple[Callable[[Weighted, Tensor], Tensor], ...]] = {
     "conv1d": (
         lambda m, x: F.conv1d(x.mT, m.kernel, padding=1),
         lambda m, x: F.conv1d(x.mT.flip(-1), m.kernel, padding=1),
+        lambda m, x: F.conv1d(x.mT, m.kernel.unsqueeze(0).squeeze(0), padding=1),
     ),
     "einsum": (lambda m, x: torch.einsum("btc,cd->btd", x, m.wide),),
     "embedding": (
         lambda m, x: F.embedding(x.argmax(-1), m.square),
         lambda m, x: F.embedding(torch.arange(8) % 8, m.square) + x[:, :1],
         lambda m, x: F.embedding(x.argmax(-1), x[0]),
+        lambda m, x: x + F.embedding(torch.arange(x.shape[1]), m.long),
+        lambda m, x: x + F.embedding(torch.arange(2, x.shape[1] + 2)[None], m.long),
+        lambda m, x: F.embedding(torch.arange(x.shape[1])[None], m.long).mul(m.row).unsqueeze(0) * x,
+        lambda m, x: F.embedding(torch.arange(x.shape[1])[None], m.long).transpose(1, 2) * x.mT,
+        lambda m, x: F.embedding(torch.arange(x.shape[1])[None], m.long) + 0 * x[:1],
     ),
     "layer_norm": (lambda m, x: F.layer_norm(x, (8,), m.row),),
     "linear": (
@@ -523,14 +545,20 @@ WEIGHTED: dict[str, tuple[Callable[[Weighted, Tensor], Tensor], ...]] = {
 }
 
 
-MANY = torch.rand(5000, generator=torch.Generator().manual_seed(0))
-
 REFUSED: dict[str, tuple[Call, str]] = {
     "a bit": (lambda x: torch.bitwise_and(x.long(), 3) * x, "`bitwise_and` of [[batch, time, 8]] has no words"),
     "all": (lambda x: (x > 0).all(-1), "`all` of [[batch, time, 8]] has no words"),
     "another type": (lambda x: x.view(torch.int32), "the bits of a tensor as another type"),
     "bits": (lambda x: torch.bitwise_not(x.long()), "an operator of bits"),
     "cubic norm": (lambda x: x.norm(p=3, dim=-1), "the norm of power 3"),
+    "native_dropout": (
+        lambda x: F.dropout(x, 0.1),
+        "dropout that is on outside training: `training=self.training` turns it off",
+    ),
+    "dropout of attention": (
+        lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.1),
+        "dropout that is on outside",
+    ),
     "each of a tensor": (lambda x: x.repeat_interleave(kept([1, 2] * 4), -1), "each as often as a tensor says"),
     "flat repetition": (lambda x: x.repeat_interleave(2), "all axes, repeated as one"),
     "flat roll": (lambda x: x.roll(1), "all axes, rolled as one"),
@@ -560,6 +588,10 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "towards nought": (lambda x: torch.div(x, 0.5, rounding_mode="trunc"), "rounding_mode=trunc"),
     "tril": (lambda x: square(x).tril(), "a triangle of what is not a mask"),
     "triu": (lambda x: square(x).triu(1), "a triangle of what is not a mask"),
+    "unequal sizes": (
+        lambda x: x[:, : x.shape[1] - x.shape[1] % 2].reshape(x.shape[0], x.shape[1] // 2, 2, 8),
+        "a view of [batch, time - (Mod(time, 2)), 8] as",
+    ),
     "values as positions": (lambda x: x[..., torch.stack([kept([0, 1]), kept([2, 3])])], "positions that are no range"),
     "variance": (lambda x: x.var(-1), "a variance over n - 1"),
     "view_as_complex": (lambda x: torch.view_as_complex(x.unflatten(-1, (4, 2))).abs(), "has no words"),
@@ -642,6 +674,12 @@ def test_every_operator_has_a_row() -> None:
 def test_one_weight_with_other_options_is_refused() -> None:
     module = Weighted(*(lambda m, x, eps=eps: F.layer_norm(x, (8,), m.row, None, eps) for eps in (1e-5, 1e-3)))
     with pytest.raises(ArchError, match="`row`, is read by `layernorm` with different options"):
+        lifted(recorded(module))
+
+
+def test_an_axis_of_one_that_no_word_has_is_refused() -> None:
+    module = Weighted(lambda m, x: F.embedding(torch.arange(x.shape[1])[None], m.long).softmax(0) + x)
+    with pytest.raises(ArchError, match="an operation along an axis that is two in one, or one of size 1"):
         lifted(recorded(module))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn  # noqa: E402
 from archdsl.interop.lift import elements  # noqa: E402
 from archdsl.interop.lift.elements import axis  # noqa: E402
 from archdsl.interop.lift.export import TIME, Value, export  # noqa: E402
-from archdsl.interop.lift.positions import Positions  # noqa: E402
+from archdsl.interop.lift.positions import Positions, algebra, holds  # noqa: E402
 from archdsl.interop.lift.rotary import Rotary, options, rotary  # noqa: E402
 from archdsl.syntax.format import format_expr  # noqa: E402
 
@@ -108,6 +108,61 @@ def test_a_mask_that_the_module_keeps() -> None:
     assert mask_of(Masked(lambda q, k: (k <= q) & ~((q == 40) & (k == 3)), size=64)) is None
 
 
+Q, K = axis(0), axis(1)
+CONDITIONS: dict[str, tuple[object, str | None]] = {
+    "another": (sympy.Ne(Q, K), "~window(1)"),
+    "its own": (sympy.Eq(Q, K), "window(1)"),
+    "three before": (sympy.Eq(Q - K, 3), "causal & ~window(3) & ~(causal & ~window(4))"),
+    "but three before": (
+        sympy.And(K <= Q, sympy.Ne(Q - K, 3)),
+        "causal & ~(causal & ~window(3) & ~(causal & ~window(4)))",
+    ),
+    "none": (sympy.And(Q - K <= 5, Q - K >= 8), None),
+    "dilated": (sympy.And(sympy.Eq(sympy.Mod(Q - K, 3), 0), sympy.Abs(Q - K) <= 7), "dilated(3, 3)"),
+    "dilated behind": (
+        sympy.And(sympy.Eq(sympy.Mod(Q - K, 3), 0), sympy.Abs(Q - K) <= 7, K <= Q),
+        "causal & window(8) & strided(3)",
+    ),
+    "not far behind": (Q - K <= 4, "~(causal & ~window(5))"),
+    "far behind": (Q - K >= 3, "causal & ~window(3)"),
+    "not far ahead": (K - Q <= 4, "causal | window(5)"),
+    "between": (sympy.And(Q - K >= 2, Q - K <= 5), "causal & ~window(2) & ~(causal & ~window(6))"),
+    "between ahead": (sympy.And(K - Q >= 2, K - Q <= 5), "(causal | window(6)) & ~(causal | window(2))"),
+    "more behind": (sympy.And(Q - K >= -2, Q - K <= 7), "(causal | window(3)) & window(8)"),
+    "more ahead": (sympy.And(Q - K >= -7, Q - K <= 2), "~(causal & ~window(3)) & window(8)"),
+    "around one before": (sympy.Abs(Q - K - 1) <= 3, "(causal | window(3)) & window(5)"),
+    "scaled": (3 * Q - 3 * K <= 10, "~(causal & ~window(4))"),
+    "half": (Q / 2 <= K, None),
+    "half, behind": (sympy.And(K <= Q, Q / 2 <= K), None),
+    "around a sum": (sympy.Abs(Q + K) <= 3, None),
+    "at a distance": (sympy.Eq(sympy.Abs(Q - K), 3), None),
+    "from the end": (sympy.And(K <= Q, K >= TIME - 2), None),
+    "one key": (sympy.And(K <= Q, sympy.Eq(K, 3)), None),
+    "even sums": (sympy.And(K <= Q, sympy.Eq(sympy.Mod(Q + K, 2), 0)), None),
+    "either": (sympy.Xor(K <= Q, K < 3), None),
+    "neither": (sympy.Not(sympy.Xor(K <= Q, K < 3)), None),
+    **{
+        name: (relation(sympy.floor(Q / 5) - sympy.floor(K / 5), n, evaluate=False), said)
+        for name, relation, n, said in (
+            ("chunks ahead", sympy.Le, 0, "~(causal & ~chunked(5))"),
+            ("later chunks", sympy.Lt, 0, "~(causal | chunked(5))"),
+            ("a chunk behind too", sympy.Le, 1, None),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("kind", CONDITIONS)
+def test_a_condition_on_positions_is_a_mask(kind: str) -> None:
+    """Which is true where sympy says that the condition is, of whole numbers."""
+    condition, said = CONDITIONS[kind]
+    found = algebra(condition, Q, K)
+    assert (None if found is None else format_expr(found)) == said
+    for query, key in itertools.product(range(24), repeat=2) if found is not None else ():
+        at = condition.xreplace({Q: sympy.Integer(query), K: sympy.Integer(key)})
+        assert bool(at) == bool(holds(found, query, key)), (query, key)
+
+
 class Packed(nn.Module):
     """transformers' mask of packed sequences: documents begin where a position does not follow the one before."""
 
@@ -152,6 +207,21 @@ def test_numbers_and_positions() -> None:
     assert positions.arange(value) is None
 
 
+SHORT = torch.ones(16)
+
+
+def test_tables_that_hold_fewer_positions_than_are_tried() -> None:
+    """They are read by index, which no length that is known bounds."""
+    positions, value = made(lambda time: SHORT[torch.arange(time)])
+    assert positions.scalar(value) == 1
+    positions, value = made(lambda time: (SHORT.cumsum(0).long() + 1)[torch.arange(time)])
+    assert positions.arange(value) == 2
+    assert mask_of(Masked(lambda q, k: KEPT[q, k])) == "causal"
+
+
+KEPT = torch.ones(16, 16, dtype=torch.bool).tril()
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
@@ -160,6 +230,8 @@ def test_numbers_and_positions() -> None:
         (lambda time: 3 * 0.7 ** torch.arange(4), "3 * 0.7 ** indices(4)"),
         (lambda time: 1 - 0.25 * torch.arange(4), "1 + -0.25 * indices(4)"),
         (lambda time: torch.tensor([1.0, 0.5, 0.25, 0.126]), None),
+        (lambda time: torch.tensor([1.0, 0.5]), None),
+        (lambda time: torch.tensor([1.0, 0.5, float("inf")]), None),
     ],
 )
 def test_a_series_has_a_formula(make: Callable[[int], Tensor], expected: str | None) -> None:
@@ -503,6 +575,46 @@ def test_an_operator_on_positions_is_read(name: str, formulas: tuple[Positions, 
 def test_every_operator_on_positions_has_a_row() -> None:
     known = {*elements.NUMBERS, *elements.TRUTHS, *elements.SAME, *elements.RESHAPES, *elements.OPERATORS}
     assert known == {*FORMULAS}
+
+
+UNREAD: dict[str, Callable[[int], Tensor]] = {
+    "no number": lambda time: torch.full((time,), float("nan")),
+    "bits": lambda time: torch.arange(time) & 3,
+    "rolled as one": lambda time: grid(time).roll(1),
+    "each as often as a tensor says": lambda time: torch.arange(4).repeat_interleave(torch.arange(4), output_size=6),
+    "axes apart": lambda time: torch.arange(24).view(2, 3, 4)[torch.arange(2), :, torch.arange(2)],
+    "true ones": lambda time: torch.arange(8)[torch.arange(8) % 2 == 0],
+    "second differences": lambda time: torch.diff(line(time) ** 2, 2),
+    "squares summed": lambda time: (line(time) ** 2).cumsum(0),
+    "largest of waves": lambda time: line(time).sin().amax(),
+    "any of some": lambda time: even(time).any(),
+    "sum over time": lambda time: (line(time)[:, None] * PAIR).sum(0),
+    "product over time": lambda time: grid(time).float().t() @ line(time)[:, None],
+    "of vectors": lambda time: PAIR @ PAIR,
+    "two sums": lambda time: torch.einsum("ij,ij->", grid(4).float(), grid(4).float()),
+    "sorted": lambda time: line(time).sort(descending=True)[0],
+    "a matrix of two numbers": lambda time: torch.ones(5, 5).tril().triu(-1) + torch.ones(5, 5).triu(3),
+    "complex numbers": lambda time: torch.complex(line(time), line(time)).real,
+    "many choices": lambda time: sum(
+        (torch.where(torch.arange(time) % n == 0, n, 0) for n in range(2, 11)), torch.zeros(time)
+    ),
+}
+"""What has no formula, or one that is nothing but a table."""
+
+
+class Unread(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return x + 1, *(make(x.shape[1]) for make in UNREAD.values())
+
+
+def test_what_has_no_formula_is_left_as_it_is_computed() -> None:
+    program = export(Unread(), {"x": torch.randn(3, 7, 4)}, {"x": ("batch", "time", None)}, types=False)
+    positions = Positions(program)
+    for (name, make), (_, value) in zip(UNREAD.items(), program.results[1:], strict=True):
+        for time in (4, 12):
+            assert torch.equal(positions.at(value, time), make(time)) or name == "no number", name
+        if positions.formula(value) is not None:
+            confirmed(positions, value, make)
 
 
 @pytest.mark.parametrize("kind", CHAINS)

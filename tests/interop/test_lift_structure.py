@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import archdsl
+from archdsl.diagnostics import ArchError
 from archdsl.diagnostics.source import Source
 from archdsl.interop.lift.export import Exported, Value, export
 from archdsl.interop.lift.holes import chosen, filled, opened
@@ -128,11 +129,11 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    def __init__(self, layers: Sequence[nn.Module], width: int = 6, tied: bool = False) -> None:
+    def __init__(self, layers: Sequence[nn.Module], width: int = 6, tied: bool = False, bias: bool = False) -> None:
         super().__init__()
         self.words = nn.Embedding(11, width)
         self.layers = nn.ModuleList(layers)
-        self.head = nn.Linear(width, 11, bias=False)
+        self.head = nn.Linear(width, 11, bias=bias)
         if tied:
             self.head.weight = self.words.weight
 
@@ -260,6 +261,125 @@ def test_tied_words() -> None:
     assert [w.theirs for w in found.weights].count("words.weight") + [w.theirs for w in found.weights].count(
         "head.weight"
     ) == 1
+
+
+def test_tied_words_with_a_bias() -> None:
+    text, _ = lift(Stack([Layer(6)], tied=True, bias=True))
+    assert "-> unembed(words)) + bias" in text
+
+
+def test_structures_without_a_rule_are_told_by_their_numbers() -> None:
+    text, _ = lift(Stack([Layer(6, wide=i in (1, 4, 5)) for i in range(9)]))
+    assert "if i == 1 or i == 4 or i == 5 {" in text
+
+
+class Sides(nn.Module):
+    """Two results, of which the author names one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, given: Tensor) -> tuple[Tensor, Tensor]:
+        left = self.a(given).relu()
+        right = self.b(given).tanh() + left
+        return left, right
+
+
+class ALayerWithANameThatIsLongerThanALineShouldBeToHoldSeveral(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Linear(6, 6)
+        self.act = [nn.GELU()]
+
+    def forward(self, y: Tensor) -> Tensor:
+        z = self.act[0](self.map(y)).tanh()
+        return z
+
+
+class Odd(nn.Module):
+    """What has no names of its own, or ones that something else has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 6)
+        self.sides = Sides()
+        self.layers = nn.ModuleList(Layer(6) for _ in range(3))
+        self.far = nn.ModuleList(ALayerWithANameThatIsLongerThanALineShouldBeToHoldSeveral() for _ in range(2))
+        self.gain, self.other = nn.ParameterDict({"w": torch.ones(6)}), nn.ParameterDict({"w": torch.ones(6)})
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = Layer = self.words(tokens)
+        pair = self.sides(x)
+        for layer in self.layers:
+            x = layer(x)
+        Layer = Layer * self.gain["w"] + x * self.other["w"] + pair[0] * pair[1]
+        return self.far[1](self.far[0](Layer.relu() + pair[1])) + Layer
+
+
+def test_what_has_no_name_gets_one() -> None:
+    text, _ = lift(Odd())
+    assert "left, right = " in text
+    assert "for i in 3 {" in text
+
+
+class Reads(nn.Module):
+    """Layers of two classes that share a weight."""
+
+    class One(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.map, self.norm = nn.Linear(6, 6), nn.LayerNorm(6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.map(self.norm(x)).relu()
+
+    class Other(One):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(self.map(x).tanh())
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 6)
+        self.one, self.other = self.One(), self.Other()
+        self.other.map = self.one.map
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.other(self.one(self.words(tokens)))
+
+
+def test_a_weight_that_different_layers_share() -> None:
+    text, found = lift(Reads())
+    assert "shared(linear(6))" in text
+    assert len(found.weights) == len({w.theirs for w in found.weights})
+
+
+class Flagged(nn.Module):
+    """A module that is called in two ways."""
+
+    class Part(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, x: Tensor, flag: bool) -> Tensor:
+            y = self.up(x).relu() if flag else self.up(x).tanh()
+            return self.down(y) + x
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 6)
+        self.part = self.Part()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.part(self.part(self.words(tokens), True), False)
+
+
+def test_a_module_that_is_called_in_two_ways_is_refused() -> None:
+    with pytest.raises(ArchError) as refused:
+        lift(Flagged())
+    (found,) = refused.value.diagnostics
+    assert (found.code, found.message) == ("E0542", "`part` is called again, and does something else then")
 
 
 class Again(nn.Module):
@@ -443,12 +563,35 @@ def test_formulas(column: Sequence[float], said: str | None) -> None:
         (("causal", "causal", "causal"), "causal"),
         (("full", "causal", "full"), "if i == 1 then causal else full"),
         (("full", "causal", "causal"), "if i == 0 then full else causal"),
+        (("causal", "causal", "full", "full", "full"), "if i < 2 then causal else full"),
+        (("full", "full", "full", "causal", "causal"), "if i >= 3 then causal else full"),
+        (
+            ("full", "causal", "prefix(3)", "strided(2)", "global(3)"),
+            "([full, causal, prefix(3), strided(2), global(3)])[i]",
+        ),
     ],
 )
 def test_masks_by_turns(masks: Sequence[str], said: str) -> None:
-    trees = tuple(opened(parse_expression(Source("mask", m))) for m in masks)
+    assert shown(chosen(tuple(opened(parse_expression(Source("mask", m))) for m in masks))) == said
 
-    def shown(tree: Any) -> Any:
-        return filled(tree, lambda h: shown(value(h.value)))
 
-    assert format_expr(shown(chosen(trees))) == said
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ((0, 1, 2, 3), "i"),
+        ((3, 5, 7), "2 * i + 3"),
+        ((0, 4, 8), "4 * i"),
+        ((5, 3, 1), "-2 * i + 5"),
+        ((1, 2), "if i == 0 then 1 else 2"),
+        ((None, 2, 2), "2"),
+    ],
+)
+def test_numbers_by_turns(numbers: Sequence[int | None], said: str) -> None:
+    assert shown(chosen(tuple(numbers))) == said
+
+
+def shown(tree: Any) -> str:
+    def whole(tree: Any) -> Any:
+        return filled(tree, lambda h: whole(value(h.value)))
+
+    return format_expr(whole(value(tree)))

@@ -21,6 +21,7 @@ from archdsl.frontend.load import load
 from archdsl.frontend.modules import RESERVED
 from archdsl.interop.huggingface import Folder, TensorSource, read_config, weights_from
 from archdsl.interop.lift import compare, spec
+from archdsl.interop.lift.authors import APPLIED
 from archdsl.interop.lift.compare import Side, at
 from archdsl.interop.lift.declared import Declaration
 from archdsl.interop.lift.export import Exported, Lengths, export
@@ -275,7 +276,7 @@ NO_RESULT = r"(past_key_values|hidden_states|attentions|cross_attentions|loss|.*
 def _model_name(stem: str) -> str:
     """A name of the language from that of a class or a file."""
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|\W+", "_", stem, flags=re.ASCII).lower().strip("_")[:MAX_NAME] or "lifted"
-    while name[0].isdigit() or name in {*tables().keywords, *RESERVED, "inf"}:
+    while name[0].isdigit() or name in {*tables().keywords, *RESERVED, *APPLIED, "inf"}:
         name = f"model_{name}"[:MAX_NAME]
     return name
 

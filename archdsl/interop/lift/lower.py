@@ -220,6 +220,8 @@ class Lowering:
     def _unmerged(self, value: Value) -> Term:
         """The term of a value in exactly its shape."""
         term = self.term(value)
+        while len(term.shape) < len(value.shape):  # axes of size 1 that were left out
+            term = Term("unsqueeze", (term,), {"axis": 0}, shape=(1, *term.shape), source=value)
         if not self._merged(value):
             return term
         return Term("flatten", (term,), {"first": 0, "last": 1}, shape=value.shape, source=value)
@@ -357,10 +359,16 @@ class Lowering:
         return self._made(value, "_real", (self.term(x),))
 
     def do_dropout(self, value: Value, x: Value, rate: float, train: bool = False) -> Term:
+        if rate and train:
+            raise _wordless(value, NOISY)
         term = self.term(x)
         return self._made(value, "dropout", (term,), {"rate": rate}) if rate else term
 
     do_feature_dropout = do_dropout
+
+    def do_native_dropout(self, value: Value, x: Value, rate: float, train: bool | None) -> Term:
+        """What `dropout` is where a module writes into tensors, which has it in training alone."""
+        raise _wordless(value, NOISY)
 
     def _reduced(self, value: Value, op: str, x: Value, axes: Any, keep: bool) -> Term:
         term = self.term(x)
@@ -652,7 +660,7 @@ class Lowering:
         if scale is not None and not (isinstance(head, int) and math.isclose(scale, head**-0.5, rel_tol=1e-6)):
             options["scale"] = scale
         if dropout:
-            options["dropout"] = dropout
+            raise _wordless(value, NOISY)
         return self._made(value, "sdpa", tensors, options)
 
     def do_conv1d(
@@ -1049,6 +1057,7 @@ class Lowering:
 
 MOST = 1 << 60
 """The end of a range that is open has this size or more."""
+NOISY = "dropout that is on outside training: `training=self.training` turns it off"
 MOST_NUMBERS = 4096
 """A table with more numbers is no text for a reader."""
 

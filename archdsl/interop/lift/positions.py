@@ -295,9 +295,6 @@ def algebra(condition: Any, query: Any, key: Any) -> ast.Expr | None:
         found, rest = _first_keys(condition.args, query, key)
         parts = [*(algebra(part, query, key) for part in rest), *found]
         return None if None in parts else joined("|", parts)  # type: ignore[arg-type]
-    if isinstance(condition, sympy.Not):
-        inner = algebra(condition.args[0], query, key)
-        return None if inner is None else complement(inner)
     if not isinstance(condition, Relational) or not condition.free_symbols <= {query, key}:
         return None
     if isinstance(condition, sympy.Ne):
