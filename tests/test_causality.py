@@ -321,6 +321,12 @@ def test_what_is_not_proved_is_not_said_to_be_read(body: str) -> None:
     assert found.message.startswith("cannot prove that the result is causal")
 
 
+@pytest.mark.parametrize("far", [1, 3, 7])
+def test_what_is_certain_is_said_however_far_ahead_is_read(far: int) -> None:
+    (found,) = equations(f"  x = x -> shift(-{far})")
+    assert found.message.startswith("a later token can reach an earlier logit: `shift` reads ")
+
+
 # --- claims -----------------------------------------------------------------------------------------------------------
 
 

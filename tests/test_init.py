@@ -449,6 +449,16 @@ def test_a_buffer_of_whole_numbers_holds_what_its_first_value_says(kind: str, va
     assert (found.dtype, found.tolist()) == (wanted.dtype, wanted.tolist())
 
 
+@pytest.mark.parametrize("kind", ["int", "bool"])
+def test_a_first_value_that_is_whole_by_chance_is_demanded_of_a_config(kind: str) -> None:
+    text = f"model m(n = 3)(x: [batch, time, 2]) {{ buffer w: {kind}[4] = n / 3  return w }}"
+    made = load_source(torch_source(text=text))
+    config = sys.modules[made.__module__].Config
+    assert made(config(n=6))(torch.zeros(1, 1, 2)).tolist() == [2 if kind == "int" else True] * 4
+    with pytest.raises(AssertionError, match="n % 3 == 0"):
+        config(n=4)
+
+
 SIZED = """
 block layer(x: [batch, time, width]) -> [batch, time, width] {
   buffer a: [time] = 2

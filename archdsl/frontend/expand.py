@@ -926,7 +926,7 @@ def expand_spec(module: SpecModule, model: str | None, overrides: Mapping[str, s
             _settle_text(recorder, texts, why)
     replaced = []
     for name, declaration in declared.items():
-        if isinstance(declaration.body, ast.Body) and declaration.body.slots and name in texts:
+        if name in texts:
             replaced.append((declaration, texts[name]))
         elif name in why:
             note = f"# Kept as it is declared: {why[name]}.\n"
