@@ -58,3 +58,17 @@ def test_a_let_of_the_model_is_a_local_of_its_constructor() -> None:
     config = sys.modules[made.__module__].Config(n=5)
     counted = archdsl.load(text=text, set={"n": 5})
     assert sum(p.numel() for p in made(config).parameters()) == total(counted)
+
+
+def test_what_a_loop_goes_over_is_bound_before_it() -> None:
+    """Even where the spec has no name for it, and the states of the loop are called as it would be."""
+    text = """
+        model m(x: [batch, time, 8]) -> [batch, time, 8] {
+          y = scan h: [batch, 8] = 0 for a, b in sigmoid(x -> linear(8)), x * 2 { h = 0.5 * h + a * b  emit h }
+          return y
+        }"""
+    module, x = archdsl.to_torch(text=text), torch.randn(2, 5, 8)
+    state, gates = torch.zeros(2, 8), torch.sigmoid(module.linear(x))
+    for i in range(5):
+        state = 0.5 * state + gates[:, i] * 2 * x[:, i]
+        torch.testing.assert_close(module(x)[:, i], state)
