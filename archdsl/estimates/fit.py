@@ -69,7 +69,7 @@ GROWN = 1.5
 _FARTHEST = 2**62
 _PLENTY = 4096
 _BEYOND = 1.05
-"""Where a straight line meets the budget, so many times as far is likely to be beyond it."""
+"""The search looks this much farther than a straight line says, so that it is likely to be past the budget."""
 
 Values = dict[str, int]
 RUN = ("batch", "seq")
@@ -510,13 +510,12 @@ class _Search:
         )
 
     def _leap(self, at: Callable[[int], Values], best: int, i: int | None, step: int) -> int:
-        """How far from `best` to look next, after `i`, which fits: a little beyond where a straight line meets the
-        budget, and eight times as far at most."""
+        """How many steps beyond `best` to look next, where `i` fits: a little farther than a straight line through both
+        meets the budget, and eight times `step` at most. Twice `step` where `i` is None."""
         if i is None:
             return 2 * step
-        low, high = self.used(at(best)) or 0.0, self.used(at(i)) or 0.0
-        line = math.inf if high <= low else _BEYOND * (1 - low) / (high - low) * (i - best)
-        return int(min(max(line, step + 1), 8 * step))
+        line = _to_budget(self.used(at(best)) or 0.0, self.used(at(i)) or 0.0, i - best)
+        return int(min(max(_BEYOND * line, step + 1), 8 * step))
 
     def _guess(self, at: Callable[[int], Values], best: int, floor: int, too_far: int, iteration: int) -> int:
         """Where to look next: where a straight line meets the budget, and every third time in the middle."""
@@ -524,9 +523,16 @@ class _Search:
         known = tuple(at(too_far)[name] for name in self.sizes) in self.memo
         high = self.used(at(too_far)) if known else None
         middle = (floor + too_far) // 2
-        if iteration % 3 != 2 and low is not None and high is not None and low < high < math.inf:
-            middle = best + int((1 - low) / (high - low) * (too_far - best))
+        line = math.inf if low is None or high is None else _to_budget(low, high, too_far - best)
+        if iteration % 3 != 2 and line < math.inf:
+            middle = best + int(line)
         return min(max(middle, floor + 1), too_far - 1)
+
+
+def _to_budget(low: float, high: float, steps: int) -> float:
+    """How many steps it takes from a use of `low` to the whole budget, where `steps` lead to `high` on a straight line;
+    infinity where they lead nowhere."""
+    return (1 - low) / (high - low) * steps if low < high < math.inf else math.inf
 
 
 # --- the searches -----------------------------------------------------------------------------------------------------

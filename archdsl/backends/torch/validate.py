@@ -688,8 +688,8 @@ class Validator:
                 raise InvalidError(str(e)) from e
 
     def judge_whole(self, numbers: Mapping[str, int], multiple: int) -> None:
-        """Judge with a number for each symbol; where the model asks for multiples of something, with multiples of these
-        numbers. Raises OverflowError where a power of them is too large."""
+        """Judge the file with one number for each symbol. If a size then comes out as a fraction, try again with
+        `multiple` times the numbers. Raises OverflowError if a power of a size is too large."""
         try:
             return self.judge(numbers)
         except FractionError:
@@ -1007,7 +1007,7 @@ def refs(name: str, made: Any) -> Any:
 
 
 MANY, FEW = 720_720, 12
-"""What 1 to 16 divide, and what 1 to 4 do."""
+"""The least numbers that 1 to 16, and 1 to 4, divide."""
 PRIMES = (10_007, 20_011, 30_011, 40_009, 50_021, 60_013, 70_001, 80_021, 90_001, 100_003, 110_017, 120_011, 130_003)
 SMALL_PRIMES = (31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83)
 """For models in which a size, or a number, is raised to the power of a size."""

@@ -143,7 +143,7 @@ class Exported:
     typed: bool
     """Whether `Value.low` is known."""
     decomposed: bool = False
-    """Whether operators are in parts of what the module called, as they are where it writes into tensors."""
+    """Whether operators are split into smaller ones, as `torch.export` does to a module that writes into tensors."""
 
 
 def export(
@@ -214,8 +214,8 @@ def _recorded(
     declarations: Sequence[Declaration],
     decomposed: bool,
 ) -> tuple[Any, bool]:
-    """The program of a call without writes in place, and whether its operators are decomposed for that, as they are
-    where it is asked for: else `linear` and attention are whole."""
+    """Record the program of a call. Return it, free of writes in place, and whether its operators are decomposed: they
+    are where there were such writes, or where that is asked for. Otherwise `linear` and attention stay whole."""
     sizes = {
         name: {i: torch.export.Dim.AUTO if axis else torch.export.Dim.STATIC for i, axis in enumerate(axes[name])}
         for name in example
@@ -434,8 +434,8 @@ def waits(buffer: Tensor) -> bool:
 
 
 def _named(program: Any, results: Any) -> list[tuple[str, Value]]:
-    """The results that are tensors, by the fields of what the module returned; of a bare tensor or tuple without. What
-    buffers are written with comes before them, and is left out."""
+    """Return the tensors that the module returned, each with the name of its field; of a bare tensor or tuple with "".
+    New values of buffers, which the program returns too, are left out."""
     spec = program.call_spec.out_spec
     kinds = [output.kind.name for output in program.graph_signature.output_specs]
     results = [v for v, kind in zip(results, kinds, strict=True) if kind == "USER_OUTPUT"]

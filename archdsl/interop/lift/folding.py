@@ -129,7 +129,8 @@ def _signature(unit: Unit, line: Key, exact: bool) -> Any:
 
 
 def _same_in_all(op: Op, name: str, option: Any) -> Any:
-    """What of an option no turn can have otherwise: how many it lists, a text, what experts compute."""
+    """Return the part of an option that must be equal in all turns of a loop: the length of a list, a text, or what
+    experts compute. None for numbers, which may differ by turn."""
     if isinstance(option, Experts):
         return option
     if isinstance(option, list | tuple):

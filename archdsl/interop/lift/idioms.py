@@ -115,8 +115,8 @@ def _added(found: Found, positions: Positions) -> Found | None:
 
 
 def _is_alibi(bias: Any, q: Term, mask: ast.Expr | None, positions: Positions) -> bool:
-    """Whether a bias of scores is ALiBi's wherever the mask lets a key be seen. To each query it may add a number of
-    its own: softmax does not see that."""
+    """Whether a bias of scores, [..., heads, queries, keys], is ALiBi's at every key that the mask shows. It may also
+    add one number to all scores of a query, which softmax cancels."""
     heads = q.shape[1] if len(q.shape) == 4 else None
     if not _constant(bias) or not isinstance(heads, int) or positions.formula(bias.source) is None:
         return False
@@ -143,7 +143,8 @@ def _biased(found: Found, _: Positions) -> Found | None:
 
 
 def _attends(found: Found, positions: Positions) -> Found | None:
-    """The scale where it is not that of the head, and the bias as a tensor, or as ALiBi's position."""
+    """Finish the options of attention: drop a scale that is the default, 1 / √head_dim, and write a bias as
+    `position: alibi` if it is that, else as an input."""
     options, head = dict(found["o"]), found["q"].shape[-1]
     scale = options.pop("scale", 1.0)
     if not (isinstance(head, int) and math.isclose(scale, head**-0.5, rel_tol=1e-6)):

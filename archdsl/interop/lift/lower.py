@@ -367,7 +367,7 @@ class Lowering:
     do_feature_dropout = do_dropout
 
     def do_native_dropout(self, value: Value, x: Value, rate: float, train: bool | None) -> Term:
-        """What `dropout` is where a module writes into tensors, which has it in training alone."""
+        """Refuse dropout: decomposed operators have it in training alone."""
         raise _wordless(value, NOISY)
 
     def _reduced(self, value: Value, op: str, x: Value, axes: Any, keep: bool) -> Term:

@@ -399,7 +399,7 @@ def _with(changes: Mapping[str, Number]) -> str:
 
 
 def parameters_of(target: Any) -> list[inspect.Parameter]:
-    """Return the parameters of what is called; none where Python cannot tell them, as of `torch.relu`."""
+    """Return the parameters of a function or class; none where Python does not know them, as for `torch.relu`."""
     try:
         return [*inspect.signature(target).parameters.values()]
     except (TypeError, ValueError):
