@@ -134,6 +134,12 @@ BY_CHANCE = [
     "(r * 2) ** 2",
     "sqrt(2 * n)",
     "sqrt(n * n) / k",
+    "n / 0.5",
+    "n / 4 * 2",
+    "k * (n / 8 + 0.5) + 1",
+    "n / k * 4 / n + 1",
+    "n * 3 / 2 + n / 2",
+    "maximum(n / 2, 3)",
 ]
 """Numbers that are whole for n = 8, k = 4 and r = 2.5."""
 TAKEN = {
@@ -307,7 +313,8 @@ def test_true_false_words_and_none_are_fields() -> None:
 EXPRESSIONS = """
 n; n * k; n * k / 2; n * 3 / 2; n / k; -n; -n // k + 9; n - k; ceil(n / k); ceil(n * 0.75); n // k * k; n % k + 1;
 ratio * n; gain * n; gain * k * n; ceil(gain * n); floor(gain * n); gain * n // k; n ** 2 / k; maximum(n, k);
-minimum(n, 3 * k) / k; abs(n - 2 * k) + 1; n + k / 2; 2 * n // 3 * k; if tied then n else k
+minimum(n, 3 * k) / k; abs(n - 2 * k) + 1; n + k / 2; 2 * n // 3 * k; if tied then n else k; n / 0.5; n / 4 * 2;
+2 * sqrt(n * n); k * (n / 8 + 0.5) + 1; n / k * 4 / n; n * 3 / 2 + n / 2; n / 4 / 0.5; 2 ** (n / k); n - n / 2 / k
 """
 SPOTS = {
     "a size": "return x -> linear({e}) as a -> linear(8) as b",

@@ -48,8 +48,10 @@ class Decisions:
         numbers."""
         e = value.expr
         if isinstance(e, dims.Bin) and e.op == "/" and isinstance(value.value, int):
-            names = f"{expr_text(e.left)} must be a multiple of {expr_text(e.right)}"
-            self.remember(dims.Bin("%", e.left, e.right), "==", Lit("0"), names)
+            by_whole = dims.is_integral(e.right, lambda _: True)
+            said = f"must be a multiple of {expr_text(e.right)}" if by_whole else "must be a whole number"
+            message = f"{expr_text(e.left if by_whole else e)} {said}"
+            self.remember(dims.Bin("%", e.left, e.right), "==", Lit("0"), message)
 
     def remember_count(self, source: Any, iterations: int) -> None:
         """Iterations that differ are written out one by one: the emitted code refuses another number of them."""

@@ -27,7 +27,7 @@ from archdsl.ir.walk import calls_of, every_node
 from archdsl.ir.wording import FIXED_NUMBER, SIZE, WHOLE
 
 Said = tuple[Expr, str, Expr]
-ZERO, HALF, ONE = Lit("0"), Lit("0.5"), Lit("1")
+ZERO, ONE = Lit("0"), Lit("1")
 SIZES = "sizes and counts must be whole numbers of at least 1"
 BACKWARDS = {"==": "==", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 BOUNDS = ("<", "<=")
@@ -137,8 +137,9 @@ class _Carrier:
                 for call in calls_of(node):
                     self._of_call(call, found)
                     real = {h.name for h in call.block.header.hypers or () if h.kind in NUMBERS}
-                    given = [_written_out(e, block.local) for name, e in call.bind.items() if name not in real]
-                    found.conditions.update(dict.fromkeys(_taken_for_whole(given)))
+                    given = (_written_out(e, block.local) for name, e in call.bind.items() if name not in real)
+                    whole = (Condition(Bin("%", e, ONE), "==", ZERO, ROUNDED) for e in given if not isinstance(e, Lit))
+                    found.conditions.update(dict.fromkeys(whole))
             for exprs in found.uses.values():
                 first, *others = exprs
                 found.conditions.update((Condition(first, "==", other, SHARED), None) for other in others)
@@ -197,7 +198,7 @@ class _Root:
     def said(self, condition: Condition) -> Iterator[Said]:
         """The condition in the names of fields; nothing where it says nothing, or cannot be said by them."""
         left, right = self._expanded(condition.left), self._expanded(condition.right)
-        if condition.message == ROUNDED and not self._is_rounded(left):
+        if condition.message == ROUNDED and not self._is_whole_here(left):
             return
         if condition.op in BOUNDS:  # what holds for the longest sequence holds for all
             left, right = substitute(left, self.longest), substitute(right, self.longest)
@@ -223,13 +224,9 @@ class _Root:
         )
         return {name for expr in exprs for name in free_names(expr)} & self.whole
 
-    def _is_rounded(self, remainder: Expr) -> bool:
-        """Whether a quotient comes out whole, or a product of which one factor does not."""
-        if not isinstance(remainder, Bin) or not {*free_names(remainder)} <= self.values.keys():
-            return False
-        made = remainder.left
-        sides = (made.left, made.right) if isinstance(made, Bin) and made.op == "*" else (HALF,)
-        return self._holds(remainder, "==", ZERO) and not all(self._holds(Bin("%", e, ONE), "==", ZERO) for e in sides)
+    def _is_whole_here(self, remainder: Expr) -> bool:
+        """Whether a number that is given to a block is whole: the text takes it for an integer."""
+        return {*free_names(remainder)} <= self.values.keys() and self._holds(remainder, "==", ZERO)
 
     def _expanded(self, expr: Expr) -> Expr:
         """With what the names of the model's own block are computed from."""
@@ -419,18 +416,6 @@ class _Root:
         """Whether it holds for the model's own numbers."""
         own = {name: dims.literal(value) for name, value in self.values.items() if not isinstance(value, Poly)}
         return TESTS[op](*(dims.expr_value(substitute(e, own)) for e in (left, right)))
-
-
-def _taken_for_whole(exprs: Iterable[Expr]) -> Iterator[Condition]:
-    """That quotients, and products by fractions, are whole: the text takes for an integer what is one for its numbers,
-    `hidden // width`. What is rounded anyway, `ceil(2.5 * width / 3)`, is written as it is."""
-    for e in exprs:
-        if isinstance(e, Bin):
-            if e.op in "*/":
-                yield Condition(Bin("%", e, ONE), "==", ZERO, ROUNDED)
-            yield from _taken_for_whole((e.left, e.right))
-        elif isinstance(e, Fn) and e.name not in ("ceil", "floor"):
-            yield from _taken_for_whole(e.args)
 
 
 def _written_out(expr: Expr, local: Mapping[str, Expr]) -> Expr:

@@ -148,23 +148,35 @@ class Numbers:
 
     @cached_property
     def fractions(self) -> Mapping[str, Expr]:
-        """What the block has names for that need not be whole. It computes them as sizes, `width // 8`: where a real
-        number is meant they are written out."""
-        integers = (*self.sizes, *(k for k, e in self.block.local.items() if self.integral(e)))
-        return {k: e for k, e in self.block.local.items() if k not in integers}
+        """What the block has names for that need not be whole, and computes as a size, `width // 8`: where a real
+        number is meant it is written out."""
+        named = {k: e for k, e in self.block.local.items() if k not in self.sizes and k not in self.floats}
+        return {k: e for k, e in named.items() if not self.integral(e)}
 
     @cached_property
     def floats(self) -> Collection[str]:
         """Names that the block computes as floats."""
-        return {n for n, e in self.block.local.items() if n not in self.sizes and self.is_float(e)}
+        return {n for n, e in self.block.local.items() if n not in self.sizes and not self.is_exact(e)}
 
-    def is_float(self, expr: Expr) -> bool:
-        """Whether Python makes a float of an expression by way of a function or a power, even where it comes out
-        whole."""
-        names = (n for n in dims.free_names(expr) if n in self.block.local and n not in self.sizes)
-        if any(self.is_float(self.block.local[n]) for n in names):
+    def is_exact(self, expr: Expr) -> bool:
+        """Whether an expression, where it is whole, comes out right if its quotients are rounded down: `n / 4 + 1`.
+        Of `n / 4 * 2` n / 4 need not be whole."""
+        if not self.whole(expr):
+            return False
+        if self.integral(expr):
             return True
-        return not rational(expr) and not self.integral(expr)
+        if isinstance(expr, Var):
+            return expr.name in self.block.local and self.is_exact(self.block.local[expr.name])
+        if not isinstance(expr, Bin):
+            return False
+        if expr.op == "/":
+            return self.is_exact(expr.left) and self.integral(expr.right)
+        if expr.op in "+-":
+            exact, others = (expr.right, expr.left) if self.integral(expr.left) else (expr.left, expr.right)
+            return self.integral(others) and self.is_exact(exact)
+        if expr.op == "**":
+            return self.integral(expr.left) and self.integral(expr.right)
+        return expr.left == Lit("-1") and self.is_exact(expr.right)
 
     def exactly(self, expr: Expr) -> Iterator[str]:
         """Names that an expression is computed from, those of floats written out."""
@@ -200,14 +212,16 @@ class Numbers:
         return made
 
     def computed(self, name: str) -> Tree:
-        """Return what `__init__` computes a name of the block by, rounded where a size is a float: `sqrt(n * n)`."""
+        """Return what `__init__` computes a name of the block by."""
         expr = self.block.local[name]
-        if name in self.sizes and self.is_float(expr):
-            return call_tree(word("round"), (self.spelled_by(expr, "real", HyperLeaf),))
-        return self.tree(NumberLeaf(expr, self.worth(expr)), True)
+        return self.tree(NumberLeaf(expr, self.worth(expr), real=name in self.floats), True)
 
     def spelled_by(self, expr: Expr, quotients: Quotients, name: Callable[[str], Any]) -> Any:
-        """An expression as Python, each name as `name` gives it."""
+        """An expression as Python, each name as `name` gives it; a size rounded where Python makes a float of it:
+        `8 / 3 * width`, `sqrt(n * n)`."""
+        if quotients == "whole" and not self.is_exact(expr):
+            made = self.spelled_by(expr, "real", name)
+            return call_tree(word("round"), (made,)) if self.whole(expr) else made
         if isinstance(expr, Lit):
             return constant(expr.text)
         if isinstance(expr, Var):
@@ -219,19 +233,12 @@ class Numbers:
         op = expr.op
         if op == "//" and quotients == "whole" and not (self.floors(expr.left) and self.integral(expr.right)):
             return self._function(Fn("floor", (Bin("/", expr.left, expr.right),)), quotients, name)
-        exact = quotients == "whole" and self.whole(expr) and self.whole(expr.left)
-        if op == "/" and (exact or quotients == "sizes"):
+        if op == "/" and quotients != "real":
             op = "//"
         left, right = (self.spelled_by(x, quotients, name) for x in (expr.left, expr.right))
         if op == "*" and expr.left == Lit("-1"):
             return PyNode("UnaryOp", (PyNode("USub", ()), right))
-        made = PyNode("BinOp", (left, PyNode(OPERATORS[op], ()), right))
-        if quotients == "real":
-            return made
-        if op == "*" and rational(expr) and self.whole(expr) and not (self.whole(expr.left) and self.whole(expr.right)):
-            # A size by way of a fraction, `8 / 3 * width`: floats may miss it by their last bit.
-            return call_tree(word("round"), (made,))
-        return made
+        return PyNode("BinOp", (left, PyNode(OPERATORS[op], ()), right))
 
     def _name(self, name: str) -> Any:
         """A name in `forward`. One that the block computes of run-time sizes is written out."""
@@ -327,11 +334,6 @@ def _quotient(expr: Expr) -> tuple[Expr, Expr]:
     if isinstance(below, Lit) and isinstance(expr.right, Lit):
         return above, dims.literal(dims.whole_number(Fraction(below.text) * Fraction(expr.right.text)))
     return above, expr.right if below == Lit("1") else Bin("*", below, expr.right)
-
-
-def rational(expr: Expr) -> bool:
-    """Whether it is arithmetic alone: a function's value (`sqrt`) is no size, even where it comes out whole."""
-    return not any(isinstance(e, Fn) or (isinstance(e, Bin) and e.op == "**") for e in dims.inner(expr))
 
 
 def is_dynamic(block: Block, name: str) -> bool:
