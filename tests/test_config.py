@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from random_specs import configs
+from zoo import sizes
 
 import archdsl
 from archdsl.backends.torch import emit
@@ -446,6 +447,19 @@ def test_other_numbers_for_the_zoo(name: str) -> None:
     assert tally.counts["the same graph, taken"] >= 20
     assert configs.modules(load, tally) == []
     assert tally.counts["module: the same"] >= 20
+
+
+DECODERS = ("t5:t5_small", "mamba:mamba_130m", "gemma2:gemma2_2b", "llama4:llama4_scout", "deepseek_v3:deepseek_v3")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sizes.sample() if sizes.every else DECODERS)
+def test_another_config_of_a_decoder(name: str) -> None:
+    """One emitted file takes steps with other numbers as the spec does with these."""
+    tally = configs.Tally()
+    wrong = configs.decoders(configs.of_zoo(name), tally, random.Random(name), 3)
+    assert wrong == []
+    assert tally.counts["decoder: compared"] == 3 or "decoder: none" in tally.counts
 
 
 @pytest.mark.slow

@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from decode_tools import first_output, inputs_for, module_of, torch_differences
+from near import distance
 
-from archdsl.backends.torch import emit
+from archdsl.backends.torch import Extras, emit
 from archdsl.diagnostics import ArchError
 from archdsl.ir import dims
 from archdsl.ir.conditions import conditions
@@ -51,11 +53,14 @@ from archdsl.ir.graph import (
 from archdsl.ir.ranges import TESTS
 from archdsl.ir.static import ElementRef, EnumValue, JoinedPattern, Pattern, RepeatedPattern, numbers_of
 from archdsl.ir.weights import weights
+from archdsl.passes.decode import planned
 from archdsl.run.load import load_source
 
 Number = int | float
 Loader = Callable[[Mapping[str, Number]], Model]
 """A spec with settings. Raises ArchError."""
+TOLERANCE = 1e-5
+"""How far decoded numbers may be from the whole's, relative to the largest."""
 COMPILERS = frozenset({"E0404"})
 """What is refused because it is too large for the compiler: the emitted code may do it."""
 
@@ -477,6 +482,49 @@ def modules(load: Loader, tally: Tally, only: Callable[[str, Number], bool] | No
         odd = {k: (found[k], wanted[k]) for k in found.keys() & wanted.keys() if found[k] != wanted[k]}
         shown = f"missing {sorted(gone)[:3]}, further {sorted(new)[:3]}, shapes {dict(list(odd.items())[:3])}"
         wrong.append(DishonestError("names" if gone or new else "shapes", f"{name} = {value}: {shown}"))
+    return wrong
+
+
+# --- the emitted decoder ----------------------------------------------------------------------------------------------
+
+
+def decoders(load: Loader, tally: Tally, draw: random.Random, most: int) -> list[DishonestError]:
+    """Decode by the emitted module for some other numbers, `most` at most; where it gives something else than the
+    module of the spec with these numbers, and where its steps give something else than the whole."""
+    model = load({})
+    try:
+        made = load_source(emit(model, Extras(frozenset({"generate"}))))
+    except ArchError:
+        tally.counts["decoder: none"] += 1
+        return []
+    config = sys.modules[made.__module__].Config
+    wrong: list[DishonestError] = []
+    found = [*changes(model)]
+    for name, value in draw.sample(found, len(found)):
+        other = loaded(load, {name: value})
+        if isinstance(other, ArchError):
+            continue
+        attribute = next((f for f in (name, f"{name}_") if f in config.__dataclass_fields__), name)
+        try:
+            module = made(config(**{attribute: value})).eval()
+        except (AssertionError, ValueError):
+            tally.counts["decoder: refused"] += 1
+            continue
+        twin = module_of(other)
+        module.load_state_dict(twin.state_dict())
+        inputs = inputs_for(other, {"batch": 2, "time": 8, "frames": 8, planned(other).time.name: 8})
+        try:
+            whole = first_output(twin, inputs)
+        except AssertionError:
+            continue  # eight positions are too many for it
+        apart = {"whole": distance(first_output(module, inputs), whole)}
+        apart |= torch_differences(other, stepping=module, inputs=inputs)
+        tally.counts["decoder: compared"] += 1
+        if max(apart.values()) > TOLERANCE:
+            wrong.append(DishonestError("decoder", f"{name} = {value}: {apart}"))
+        most -= 1
+        if not most:
+            break
     return wrong
 
 
