@@ -572,7 +572,7 @@ def test_all_layers_of_several_stacks_are_sharded() -> None:
 
 
 @pytest.mark.parametrize("spec", [MIXTURE, AFFINE], ids=["gated", "biases and a capacity"])
-@pytest.mark.parametrize(("world", "layout"), [(2, {"ep": 2}), (4, {"ep": 4})])
+@pytest.mark.parametrize(("world", "layout"), [(2, {"ep": 2}), (4, {"ep": 4}), (4, {"ep": 2, "tp": 2})])
 def test_what_experts_need_is_exchanged_as_the_estimate_says(
     spec: str, world: int, layout: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
