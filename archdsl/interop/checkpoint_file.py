@@ -164,7 +164,7 @@ class _Reader:
         self.includes = 0
 
     def read(self, path: Path, chain: tuple[Path, ...]) -> None:
-        from lark.exceptions import UnexpectedInput
+        from lark.exceptions import UnexpectedInput, UnexpectedToken
 
         from archdsl.syntax.parse import read_source
 
@@ -172,13 +172,15 @@ class _Reader:
         try:
             tree = _parser().parse(source.text)
         except UnexpectedInput as problem:
-            at: int | None = problem.pos_in_stream
-            start = at if at is not None and at >= 0 else len(source.text.rstrip())
-            line = source.text[start:].splitlines()
-            word = line[0].split()[0] if line and line[0].split() else "the end of the file"
+            start = problem.pos_in_stream
+            assert start is not None  # which it is of characters and of tokens
+            if isinstance(problem, UnexpectedToken) and problem.token.type == "$END":  # stands where the last one does
+                text, start = "the file ends within a line or a block", len(source.text.rstrip()) - 1
+            else:
+                text = f"`{shortened(source.text[start:].split()[0], 40)}` is not expected here"
             raise error(
                 "E0531",
-                f"`{shortened(word, 40)}` is not expected here",
+                text,
                 Span(source, start, start + 1),
                 help="a mapping is lines `theirs = ours`, blocks of these, and `type`, `config`, `base`, `tie`, `drop`",
             ) from None
@@ -361,8 +363,7 @@ def atoms(axes: Axes) -> list[str]:
 
 
 def without_input(rule: TensorRule) -> TensorRule:
-    """The rule of a bias: that of its weight without the axis `i` of inputs."""
-    if rule.axes is None:
-        return rule
+    """The rule of a bias: that of its weight, which has an equation, without the axis `i` of inputs."""
+    assert rule.axes is not None
     left, right = (tuple(a for a in side if a != "i") for side in rule.axes)
     return replace(rule, axes=(left, right))

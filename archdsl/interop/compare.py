@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from archdsl.diagnostics import error, shortened
+from archdsl.diagnostics import ArchError, error, shortened
 from archdsl.interop.huggingface import INDEX_FILE, Folder, without_code
 from archdsl.interop.mapping import pattern
 from archdsl.ir.dims import Num
@@ -131,7 +131,7 @@ def _loaded(source: Path, folder: Path, dtype: Any = None) -> tuple[Any, dict[st
 
     transformers reads `folder`, which holds the config and the tensors alone: code, adapters and settings of generation
     that lie beside them are not there, and what names code is left out of the config. Raises ArchError E0502 where it
-    has no such class or cannot make it."""
+    has no such class or cannot make it, E0533 where the class that the config names is of another type."""
     import torch
     import transformers
 
@@ -149,10 +149,14 @@ def _loaded(source: Path, folder: Path, dtype: Any = None) -> tuple[Any, dict[st
     try:
         theirs = transformers.AutoConfig.from_pretrained(folder, **options)
         cls: Any = own_class(theirs.architectures) or transformers.AutoModelForCausalLM
+        kind = getattr(cls, "config_class", None)
+        if kind is not None and not isinstance(theirs, kind):
+            text = f"`{cls.__name__}` of its config is of `{kind.model_type}`, and the config of `{theirs.model_type}`"
+            raise error("E0533", text)
         loaded: tuple[Any, dict[str, Any]] = cls.from_pretrained(
             folder, config=theirs, dtype=dtype or torch.float32, output_loading_info=True, **options
         )
-    except (MemoryError, RecursionError):
+    except (ArchError, MemoryError, RecursionError):
         raise
     except Exception as problem:  # whatever the package meets in a config, or needs and has not
         raise error("E0502", f"transformers cannot read `{source}`: {shortened(str(problem), 200)}") from None

@@ -176,10 +176,12 @@ def _rows_kept(infos: Sequence[WeightInfo], shapes: Mapping[str, Shape]) -> dict
 
 def _nothing_fits(model: Model, infos: Sequence[WeightInfo], shapes: Mapping[str, Shape]) -> Exception:
     other = next((i for i in infos if i.path in shapes), None)
-    if other is not None:
+    if not shapes:
+        note = "the checkpoint holds no tensors"
+    elif other is not None:
         note = f"`{other.path}` is {[*shapes[other.path]]} in the checkpoint, and the spec's is {[*other.shape]}"
     else:
-        note = f"the checkpoint has `{next(iter(shapes), '')}`, and the spec `{infos[0].path}`"
+        note = f"the checkpoint has `{next(iter(shapes))}`, and the spec `{infos[0].path}`"
     return error(
         "E0532",
         f"no tensor of the checkpoint has the name and the shape of a weight of `{model.name}`",

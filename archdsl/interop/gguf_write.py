@@ -166,7 +166,12 @@ def _add_tokenizer(writer: Any, path: Path, vocab: int) -> str:
         if model.get("type") != "BPE" or split is None:
             return f"`{path}` is no byte-pair tokenizer that splits texts as {' or '.join(SPLITS)} does"
         added = {t["id"]: t for t in tokenizer.get("added_tokens", ())}
-        texts = {i: text for text, i in model["vocab"].items()} | {i: t["content"] for i, t in added.items()}
+        words = [*model["vocab"].items(), *((t["content"], i) for i, t in added.items())]
+        if not all(isinstance(text, str) and type(i) is int and i >= 0 for text, i in words):
+            raise ValueError("an entry is no text with a whole number")
+        if len({*model["vocab"].values()}) < len(model["vocab"]):
+            raise ValueError("two texts are one token")
+        texts = {i: text for text, i in words}
         if max(texts, default=0) >= vocab:
             return f"`{path}` has a token {max(texts):,}, and the model's vocabulary is {vocab:,}"
         if (other := _renumbered(model["vocab"], added)) is not None:

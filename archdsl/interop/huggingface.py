@@ -523,7 +523,7 @@ class Renamed:
 def weights_from(folder: TensorSource, mapper: Mapper, output: Path, progress: Progress | None = None) -> None:
     """Write the weights of a checkpoint as a safetensors file in the spec's names, tensor by tensor, in their types.
 
-    Raises ArchError E0532 before a byte is read where names or shapes disagree."""
+    Raises ArchError E0532 before a byte is read where names, shapes or kinds of numbers disagree."""
     named = mapper.demand(folder.shapes)
     _demand_ties(folder, mapper)
     entries = [
@@ -531,6 +531,11 @@ def weights_from(folder: TensorSource, mapper: Mapper, output: Path, progress: P
         for t in mapper.transfers
         for path, shape in zip(t.ours, t.shapes, strict=True)
     ]
+    whole = {w.path: w.weight.dtype == "int64" for w in saved(mapper.model)}
+    for path, kind, _ in entries:
+        if (kind == "I64") is not whole[path]:
+            there, own = ("whole", "real") if kind == "I64" else ("real", "whole")
+            raise error("E0532", f"the checkpoint holds {there} numbers for `{path}`, which is of {own} ones")
     with folder, written_beside(output) as beside, beside.open("wb") as file:
         writing = write_raw(file, entries)
         for t in mapper.transfers:

@@ -49,9 +49,10 @@ class Layers:
                 raise error("E0533", text, notes=[f"the family has {', '.join(kinds)}, none of which is both"])
         return Layers(tuple(first[kind] for kind in both), {name: first[kind] for name, kind in kinds.items()})
 
-    def text(self, count: str) -> str:
-        """A sum of the family's layers that repeats: `layers // 6 * (5 * near + far) + layers % 6 * near`."""
-        names, n = [*self.names], len(self.names)
+    def text(self, count: str, calls: Mapping[str, str]) -> str:
+        """A sum of the family's layers that repeats: `layers // 6 * (5 * near + far) + layers % 6 * near`, with what
+        the family has written of a layer beside its name: `near(heads: heads)`."""
+        names, n = [calls.get(name, name) for name in self.names], len(self.names)
         period, rest = next(
             (p, rest)
             for p in range(1, n + 1)
@@ -108,7 +109,9 @@ def written(
         sizes[hyper.name] = values.get(hyper.name, own)
         if hyper.name in values:
             used.add(hyper.name)
-            if hyper.default is not None and own != values[hyper.name]:
+            if hyper.default is None:
+                edits.append((hyper.span.end, hyper.span.end, f" = {literal(values[hyper.name])}"))
+            elif own != values[hyper.name]:
                 put(hyper.default, literal(values[hyper.name]))
     for slot in declared.body.slots:
         value = values.get(slot.key)
@@ -117,7 +120,9 @@ def written(
             own = [value.like.get(n) for n in layers_of(slot.value, sizes) or ()]
             if own != [*value.names]:
                 _demand_layers(slot, value, sizes)
-                put(slot.value, value.text(_count_of(slot, sizes)))
+                whole_calls = [n for n in ast.walk(slot.value) if isinstance(n, ast.Call)]
+                calls = {n.function.id: n.span.text for n in whole_calls if isinstance(n.function, ast.Name)}
+                put(slot.value, value.text(_count_of(slot, sizes), calls))
         elif slot.key in values and slot.key not in used and is_constant(slot.value):
             used.add(slot.key)
             put(slot.value, literal(value))

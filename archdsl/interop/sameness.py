@@ -101,10 +101,7 @@ class Movement:
             if not node.op.moves_axes:
                 return None
             reads = node.op.reads(node)[0]
-            rank = len(self.axes)
-            order = [reads.index(same(i)) if same(i) in reads else -1 for i in range(node.outputs[0].rank)]
-            if sorted(order) != list(range(rank)):
-                return None
+            order = [reads.index(same(i)) for i in range(node.outputs[0].rank)]
             return Movement(self.sizes, tuple(self.axes[i] for i in order))
         sizes = dict(self.sizes)
         pieces: dict[tuple[int, int], tuple[Unit, ...]] = {}
@@ -210,8 +207,11 @@ class Form:
                 continue
             seen.add(one)
             here, there = _said(one), _said(two)
-            if here[0] != there[0]:
-                return f"computes `{there[0]}` where the model computes `{here[0]}`"
+            own, theirs = (OTHERS.get(kind.split()[0], f"`{kind}`") for kind in (here[0], there[0]))
+            if own != theirs:
+                return f"computes {theirs} where the model computes {own}"
+            if here != there and own in OTHERS.values():
+                return f"computes {own}, another than the model"
             if here != there:
                 options = [n for n, v in {*here[1]} ^ {*there[1]} if v is not None]
                 return f"computes `{here[0]}` with another {' and another '.join(sorted({*options}))}"
@@ -241,6 +241,10 @@ class Form:
             for name, form in one.inner.items():
                 todo += zip(form.results, two.inner[name].results, strict=True)
         return found
+
+
+OTHERS = {"input": "an input", "a": "a weight", "moved": "a tensor with its axes moved", "part": "a part of a tensor"}
+"""What steps are called that are no op, by the first word of what they are."""
 
 
 def _said(step: Step) -> tuple[str, tuple[tuple[str, Any], ...]]:

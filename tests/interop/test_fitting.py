@@ -18,6 +18,7 @@ from archdsl.diagnostics import ArchError
 from archdsl.frontend.load import load
 from archdsl.interop.convert import fit_from, import_folder
 from archdsl.interop.fitting import modules_of
+from archdsl.weights.safetensors import arrays
 
 FFN = "swiglu(hidden: hidden, bias: mlp_bias)"
 SEED = 7
@@ -105,11 +106,24 @@ def test_rows_of_a_vocabulary_are_kept(
     report, found = fitted(model, imported / name, tmp_path, dtype="bfloat16" if name == "llama" else "float32")
     before, drawn = load_file(imported / f"{name}.safetensors"), load_file(tmp_path / "drawn.safetensors")
     assert report.rows.keys() == tables
+    told = [f"kept: the first {rows} of {whole} rows of {path}" for path, (rows, whole) in report.rows.items()]
+    assert [line for line in report.lines() if "rows" in line] == told
     for path, (rows, whole) in report.rows.items():
         assert (rows, whole) == (min(len(before[path]), whole), len(found[path]))
         assert found[path][:rows].equal(before[path][:rows])
         assert found[path][rows:].equal(drawn[path][rows:])
     assert {*report.drawn} == {n for n in found if ".ffn." in n and name == "llama"}
+
+
+def test_rows_of_float64_are_drawn_in_float64(imported: Path, tmp_path: Path) -> None:
+    model = load(imported / "llama.arch", set={"vocab": 101})
+    before = {name: tensor.double() for name, tensor in load_file(imported / "llama.safetensors").items()}
+    save_file(before, tmp_path / "in.safetensors")
+    fit_from(model, tmp_path / "in.safetensors", tmp_path / "out.safetensors", seed=SEED)
+    found, drawn = load_file(tmp_path / "out.safetensors"), dict(arrays(model, SEED))
+    for name, tensor in found.items():
+        kept = torch.cat([before[name], torch.from_numpy(drawn[name])[len(before[name]) :]])
+        assert (tensor.dtype, tensor.equal(kept)) == (torch.float64, True), name
 
 
 def test_a_layer_goes_between_two(imported: Path, tmp_path: Path) -> None:
@@ -152,7 +166,16 @@ def test_what_cannot_be_fitted(imported: Path, tmp_path: Path, run: Run) -> None
     spec = str(imported / "llama.arch")
     pairs = str(edited(imported / "llama.arch", tmp_path / "pairs.arch", ("rope(", "rope(interleaved: true, ")))
     wide = (spec, "--set", "width=64", "--set", "hidden=96", "--set", "vocab=97")
+    before = load_file(f"{llama}.safetensors")
+    save_file({f"own.{name}": tensor for name, tensor in before.items()}, tmp_path / "own.safetensors")
+    save_file({}, tmp_path / "none.safetensors")
     for words, message in (
+        ((spec, "--from", "hf", tmp_path / "own.safetensors", "--init-missing"), "the checkpoint has `own.blocks.0"),
+        ((spec, "--from", "hf", tmp_path / "none.safetensors", "--init-missing"), "the checkpoint holds no tensors"),
+        (
+            (*wide, "--from", "hf", llama, "--init-missing"),
+            "`token_embedding.weight` is [96, 48] in the checkpoint, and",
+        ),
         ((*wide, "--from", "hf", llama, "--init-missing"), "has the name and the shape of a weight"),
         ((pairs, "--from", "hf", llama, "--init-missing"), "turns `pairs` of channels together"),
         ((spec, "--from", "hf", llama, "--seed", "1"), "goes with --init-missing"),

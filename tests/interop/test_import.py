@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shutil
+import sys
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import cache
@@ -25,14 +26,17 @@ from archdsl.api import import_weights
 from archdsl.diagnostics import ArchError
 from archdsl.estimates.counts import total
 from archdsl.frontend.load import load
+from archdsl.interop import compare
 from archdsl.interop.checkpoint_file import read
 from archdsl.interop.convert import convert_from, convert_to, import_folder, named_mapping
 from archdsl.interop.doubts import doubts
 from archdsl.interop.gguf import GgufFile
-from archdsl.interop.gguf_write import write_gguf
+from archdsl.interop.gguf_write import PREFIX, write_gguf
 from archdsl.interop.huggingface import config_fields, config_of, settings_of
 from archdsl.interop.importing import CONSTANTS
 from archdsl.interop.mapping import Mapper, pattern
+from archdsl.interop.native import native_type
+from archdsl.packages import install
 from archdsl.resources import error_page, mapping_files
 from archdsl.weights.carried import files_beside_tensors
 
@@ -267,9 +271,15 @@ UP = "model.layers.0.mlp.up_proj.weight"
         (lambda t: t | {"model.extra": t[UP].clone()}, {}, "match no weight of the spec: `model.extra`"),
         (lambda t: t | {UP: t[UP][:-1].clone()}, {}, f"`{UP}` is [79, 48], and the spec makes it [80, 48]"),
         (lambda t: t | {UP: t[UP].to(torch.int8)}, {}, "holds numbers of type I8"),
+        (
+            lambda t: t | {UP: t[UP].long()},
+            {},
+            "holds whole numbers for `blocks.0.ffn.up.weight`, which is of real ones",
+        ),
         (None, {"tie_word_embeddings": True}, "differ, and the spec has one tensor for both"),
         (None, {"num_key_value_heads": 4}, "`model.layers.0.self_attn.k_proj.weight` is [24, 48]"),
         (None, {"hidden_act": "relu"}, '`hidden_act` of config.json is "relu", and the spec has "silu"'),
+        (None, {"hidden_act": ["silu"]}, '`hidden_act` of config.json is ["silu"], and the spec has "silu"'),
         (None, {"attention_multiplier": 0.5}, "has no place for `attention_multiplier: 0.5`"),
         (None, {"quantization_config": {"bits": 4}}, "the checkpoint is quantized"),
         (None, {"model_type": "llamma"}, "no mapping for `model_type` llamma"),
@@ -380,12 +390,23 @@ def test_files_that_are_none(folders: Any, tmp_path: Path) -> None:
     assert "E0503" in refused(folder, tmp_path)
     file.rename(folder / "pytorch_model.bin")
     assert "holds 0 safetensors files" in refused(folder, tmp_path)
+    for index in ("{", "[]", '{"weight_map": 3}', "{}"):
+        (folder / "model.safetensors.index.json").write_text(index)
+        assert "has no `weight_map` of tensors to files" in refused(folder, tmp_path)
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../../etc/passwd"}}')
     assert "outside of its folder" in refused(folder, tmp_path)
     (folder / "config.json").write_text("{")
     assert "is not JSON" in refused(folder, tmp_path)
     (folder / "config.json").unlink()
     assert "cannot be read" in refused(folder, tmp_path)
+
+
+def test_one_file_of_tensors_may_have_any_name(folders: Any, tmp_path: Path) -> None:
+    folder = changed(folders("llama"), tmp_path / "hf")
+    (folder / "model.safetensors").rename(folder / "own.safetensors")
+    for source, name in ((folders("llama"), "one"), (folder, "other")):
+        import_folder(source, tmp_path / f"{name}.arch")
+    assert (tmp_path / "one.safetensors").read_bytes() == (tmp_path / "other.safetensors").read_bytes()
 
 
 def test_old_files_without_a_prefix_and_with_masks(folders: Any, tmp_path: Path) -> None:
@@ -466,6 +487,38 @@ def test_a_difference_above_the_tolerance_is_an_error(folders: Any, tmp_path: Pa
     assert {path.name for path in tmp_path.iterdir()} >= {"m.arch", "m.safetensors"}
     assert run(*command, "--tolerance", "10")[0] == 0
     assert run(*command[:-1], "--tolerance", "10")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("architecture", "message"),
+    [
+        ("LlamaModel", "LlamaModel returns nothing of shape [2, 32, 96]"),
+        ("LlamaForSequenceClassification", "has `score.weight`, which the checkpoint lacks"),
+        ("MistralForCausalLM", "`MistralForCausalLM` of its config is of `mistral`, and the config of `llama`"),
+    ],
+)
+def test_a_check_with_another_class_than_the_spec_is_of(
+    architecture: str, message: str, folders: Any, tmp_path: Path
+) -> None:
+    folder = changed(folders("llama"), tmp_path / "hf", architectures=[architecture])
+    with pytest.raises(ArchError) as raised:
+        import_folder(folder, tmp_path / "m.arch", check=True)
+    [found] = raised.value.diagnostics
+    assert (found.code, message in found.message) == ("E0533", True), found.message
+    assert found.notes[-1].startswith("written, and kept: ")
+
+
+def test_a_check_gives_every_input() -> None:
+    model = load("m.arch", text="model m(own: [batch, time, 4]) -> [...] {\n  return own -> silu\n}\n", model="m")
+    with pytest.raises(ArchError, match=r"E0533\]: LlamaForCausalLM has no input for `own`"):
+        compare._inputs(model, CASES["llama"].made())
+
+
+@pytest.mark.parametrize("package", ["torch", "transformers"])
+def test_a_check_needs_packages(package: str, folders: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    message = refused(folders("llama"), tmp_path, check=True)
+    assert f"error[E0502]: `--check` needs {package}, which is not installed" in message
 
 
 @pytest.mark.parametrize(("number", "code", "said"), [(0.0, "E0533", "all numbers are zero"), (nan, "E0535", "by inf")])
@@ -600,6 +653,75 @@ def test_kinds_of_layers(folders: Any, tmp_path: Path) -> None:
     ):
         (tmp_path / "hf" / "config.json").write_text(json.dumps(config | fields))
         assert message in refused(tmp_path / "hf" / "config.json", tmp_path)
+
+
+FAMILY = """
+let eps = 1e-6
+let dims = [16, 24]
+
+block near(heads) {
+  attention: mha(heads: heads)
+  mask:      causal
+  ffn:       mlp(hidden: 2 * width)
+}
+
+block far(heads) {
+  attention: mha(heads: heads)
+  mask:      causal
+  ffn:       swiglu(hidden: width)
+}
+
+model fam(layers, width = 48, heads = 4) {
+  vocab:   96
+  context: 64
+  width:   width
+  blocks:  layers / 2 * (near(heads: heads) + far(heads: heads))
+  norm:    rmsnorm(eps: eps)
+  head:    lm
+}
+"""
+OWN = """
+spec "fam.arch"
+type llama = fam
+config {
+  num_hidden_layers = layers
+  hidden_size = width
+  layer_types = blocks { a: near, b: far }
+  vocab_size = 96
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("= 96", "= vocab", ""),
+        ("= 96", "= layers * 40 - 24", ""),
+        ("= 96", "= -layers + 99", ""),
+        ("= fam", "= other", "E0531]: fam.arch declares no model `other`"),
+        ("= 96", "= words", "E0531]: `fam` has no hyper-parameter, number or `let` that is called `words`"),
+        ("b: far", "b: near", "E0533]: the order of the kinds of layers is not layers / 2 * (near(heads: heads)"),
+        ("= 96", f"= 1{'0' * 400} / 3", "is no number of the spec"),
+        ("= 96", "= dims / 2", "E0531]: `dims / 2` is no number of the spec"),
+        ("= 96", "= 97", "E0533]: `vocab_size` of config.json is 96, and the spec has 97"),
+    ],
+)
+def test_a_family_of_ones_own(old: str, new: str, said: str, tmp_path: Path) -> None:
+    """Whose hyper-parameters may have no default, and whose layers are calls; the spec is one that a person writes."""
+    (tmp_path / "fam.arch").write_text(FAMILY)
+    (tmp_path / "m.checkpoint").write_text(OWN.replace(old, new, 1))
+    config = {"model_type": "llama", "vocab_size": 96, "hidden_size": 48, "num_hidden_layers": 3}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"layer_types": ["a", "b", "b"]}))
+    source, own = tmp_path / "config.json", str(tmp_path / "m.checkpoint")
+    if said:
+        assert said in refused(source, tmp_path, mapping=own, weights=False)
+        return
+    import_folder(source, tmp_path / "m.arch", mapping=own, weights=False)
+    near, far = ("(heads: heads)".join(name) for name in (("near", ""), ("far", "")))
+    written = FAMILY.replace("let dims = [16, 24]\n", "").replace("layers,", "layers = 3,").replace("fam(", "m(")
+    written = written.replace("layers / 2 * (near(heads: heads) + far(heads: heads))", "X")
+    assert body(tmp_path / "m.arch").strip() == written.strip().replace("X", f"layers / 3 * ({near} + 2 * {far})")
+    assert total(load(tmp_path / "m.arch")) == total(load("w.arch", text=written.replace("X", f"{near} + 2 * {far}")))
 
 
 def test_fields_that_contradict(folders: Any, tmp_path: Path) -> None:
@@ -855,6 +977,131 @@ def test_a_tokenizer_that_gguf_has_no_name_for_is_said(folders: Any, tmp_path: P
     import_folder(tmp_path / "m.gguf", tmp_path / "again.arch")
     for name in ("chat_template.jinja", "additional_chat_templates/tool_use.jinja"):
         assert (tmp_path / "again.hf" / name).read_text() == BESIDE[name]
+
+
+@pytest.fixture(scope="module")
+def known(folders: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A tiny Llama, and what it is in llama.cpp, found once."""
+    spec = tmp_path_factory.mktemp("known") / "m.arch"
+    import_folder(folders("llama"), spec)
+    return spec, native_type(load(spec), PREFIX)
+
+
+@pytest.fixture
+def exported(known: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Write it as GGUF with files beside its weights; return the remarks, and the fields of the file."""
+    spec, found = known
+    monkeypatch.setattr("archdsl.interop.gguf_write.native_type", lambda *_: found)
+
+    def write(files: dict[str, str | bytes]) -> tuple[list[str], dict[str, Any]]:
+        shutil.rmtree(tmp_path, ignore_errors=True)
+        (tmp_path / "m.hf").mkdir(parents=True)
+        shutil.copy(spec.with_suffix(".safetensors"), tmp_path)
+        for name, text in files.items():
+            (tmp_path / "m.hf" / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        remarks: list[str] = []
+        try:
+            write_gguf(load(spec), tmp_path / "m.safetensors", tmp_path / "m.gguf", remark=remarks.append)
+        except ArchError:
+            assert not (tmp_path / "m.gguf").exists()
+            raise
+        return remarks, GgufFile(tmp_path / "m.gguf").fields
+
+    return write
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"model": 3}, "AttributeError"),
+        ({"vocab": None}, "AttributeError"),
+        ({"vocab": {"a": "0"}}, "an entry is no text with a whole number"),
+        ({"vocab": {"a": 0, "b": 1.5}}, "an entry is no text with a whole number"),
+        ({"vocab": {"a": 0, "b": -1}}, "an entry is no text with a whole number"),
+        ({"added_tokens": [{"id": 2, "content": 3}]}, "an entry is no text with a whole number"),
+        ({"added_tokens": [{"id": 2}]}, "KeyError 'content'"),
+        ({"vocab": {"a": 0, "b": 0}}, "two texts are one token"),
+        ({"merges": [["a", 3]]}, "TypeError"),
+        ({"vocab": {"a": 0, "b": 96}}, ""),
+    ],
+    ids=str,
+)
+def test_a_tokenizer_that_no_gguf_file_can_have(fields: dict[str, Any], said: str, exported: Any) -> None:
+    """One error, and no file; what is a tokenizer, of another vocabulary, is left out and said."""
+    model = {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []} | fields
+    tokenizer = json.dumps({"pre_tokenizer": BYTES, "model": model} | fields)
+    if said:
+        with pytest.raises(ArchError, match=rf"E0503\]: `.*tokenizer.json` is no tokenizer: .*{said}"):
+            exported({"tokenizer.json": tokenizer})
+    else:
+        remarks, fields = exported({"tokenizer.json": tokenizer})
+        assert ["has a token 96, and the model's vocabulary is 96" in r for r in remarks] == [True]
+        assert "tokenizer.ggml.tokens" not in fields
+
+
+def test_settings_of_texts_that_a_gguf_file_has(exported: Any) -> None:
+    """What is no Boolean and no template is left out; a template is UTF-8."""
+    templates = [{"name": "default", "template": "x"}, {"name": "a b", "template": "y"}, {"name": "c"}, 3]
+    said = {"add_bos_token": True, "add_eos_token": 3, "chat_template": templates}
+    remarks, fields = exported({"tokenizer_config.json": json.dumps(said)})
+    assert remarks == []
+    assert fields["tokenizer.ggml.add_bos_token"] is True
+    assert "tokenizer.ggml.add_eos_token" not in fields
+    assert {n: v for n, v in fields.items() if "chat_template" in n} == {"tokenizer.chat_template": "x"}
+    with pytest.raises(ArchError, match=r"E0503\]: `.*chat_template.jinja` is no chat template: 'utf-8'"):
+        exported({"chat_template.jinja": b"\xff"})
+
+
+def test_a_gguf_file_is_compared_with_transformers(exported: Any, tmp_path: Path) -> None:
+    exported({})
+    report = import_folder(tmp_path / "m.gguf", tmp_path / "again.arch", check=True)
+    assert report.difference is not None
+    assert report.difference < 1e-5
+    assert report.disagreement() is None
+
+
+@pytest.mark.parametrize("option", ["from", "to"])
+def test_gguf_files_need_a_package(option: str, exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported({})
+    for name in ("gguf", "gguf.constants"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ArchError, match=r"E0502\]: GGUF files need the package gguf") as raised:
+        GgufFile(tmp_path / "m.gguf") if option == "from" else exported({})
+    assert raised.value.diagnostics[0].help == install("gguf")
+
+
+# --- what is told of a command that takes long ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["import", "from", "missing", "hf", "gguf", "native", "remote", "init"])
+def test_progress_tells_of_every_number(kind: str, folders: Any, tmp_path: Path) -> None:
+    spec, weights = tmp_path / "m.arch", tmp_path / "m.safetensors"
+    import_folder(folders("llama"), spec)
+    (tmp_path / "m.hf" / "tokenizer.json").unlink()
+    told: list[tuple[str, int]] = []
+
+    def progress(name: str, count: int) -> None:
+        told.append((name, count))
+
+    out: dict[str, Any] = {"output": tmp_path / "out.safetensors", "progress": progress}
+    match kind:
+        case "import":
+            archdsl.import_checkpoint(folders("llama"), tmp_path / "other.arch", progress=progress)
+        case "from" | "missing":
+            archdsl.import_weights(spec, folders("llama"), **out, mapping="llama", init_missing=kind == "missing")
+        case "hf" | "gguf":
+            archdsl.export_checkpoint(
+                spec, weights=weights, **out, format=kind, mapping="llama" if kind == "hf" else None
+            )
+        case "native" | "remote":
+            archdsl.to_huggingface(spec, weights=weights, **out, native=kind == "native")
+        case _:
+            archdsl.init_weights(spec, **out)
+    assert sum(count for _, count in told) == total(load(spec))
+    assert len({name for name, _ in told}) == len(told) == len(load_file(weights))
 
 
 # --- mutations --------------------------------------------------------------------------------------------------------

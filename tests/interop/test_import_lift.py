@@ -10,13 +10,13 @@ import pytest
 import torch
 import transformers
 from cli_tools import Run
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import archdsl
 from archdsl.diagnostics import ArchError
 from archdsl.interop.checkpoint_file import shipped
 from archdsl.interop.compare import class_name, converted, own_class
-from archdsl.interop.convert import import_folder
+from archdsl.interop.convert import ImportReport, import_folder
 from archdsl.interop.huggingface import RUNS_CODE, without_code
 
 transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -63,6 +63,12 @@ def test_a_type_without_a_mapping_is_lifted(folder: Path, tmp_path: Path, run: R
     assert (tmp_path / "m.hf" / "config.json").read_bytes() == (folder / "config.json").read_bytes()
     assert (tmp_path / "m.checkpoint").exists()
     assert not (tmp_path / "ran").exists()
+    assert "reading" not in done.err  # with transformers: the tensors have the names and shapes of the class
+
+    report["lift"]["checks"][1] |= {"passed": False, "message": "it differs"}
+    found = ImportReport.model_validate(report).disagreement()
+    assert found is not None
+    assert (found.code, found.message) == ("E0548", "`m` is unverified: it differs")
 
     ours: Any = archdsl.to_torch(tmp_path / "m.arch").eval()
     ours.load_state_dict(load_file(tmp_path / "m.safetensors"))
@@ -151,3 +157,10 @@ def test_tensors_that_a_class_holds_as_one(tmp_path: Path) -> None:
     found = converted(tmp_path)
     assert {*found} == {*state}
     assert all(found[name].dtype == torch.bfloat16 and torch.equal(found[name], state[name]) for name in state)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        ArchError, match=r"E0533.*MixtralForCausalLM has `model.norm.weight`, which the checkpoint lacks"
+    ):
+        converted(tmp_path)

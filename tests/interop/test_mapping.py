@@ -58,6 +58,67 @@ def test_axes_of_one_number_stand_anywhere(equation: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("text", "message", "place"),
+    [
+        ("= a", "`=` is not expected here", "="),
+        ("a = b }", "`}` is not expected here", "}"),
+        ("a @ " + "@" * 99, "`@` is not", "@"),
+        ("a = \n\n", "the file ends within a line or a block", "="),
+        ("a { b = c", "the file ends within", "c"),
+        ("a {", "the file ends within", "{"),
+        ("a.{b,c} = d.{e,f,g}", "2 tensors of theirs and 3 of ours", "a.{b,c} = d.{e,f,g}"),
+        ("config { a = b { c } }", "kinds of layers are pairs", "a = b { c }"),
+        ("config { a = b { c: d: e } }", "kinds of layers are pairs", "a = b { c: d: e }"),
+        ("a.{b,c} { d = e }", "a prefix of rules has neither axes, nor alternatives", "a.{b,c} { d = e }"),
+        ("a [i o] = b", "an equation names the axes of both sides", "a [i o] = b"),
+        ("a.{b,c} [{} i] = b.{c,d} [{} i]", "pieces lie in one tensor of theirs", "a.{b,c} [{} i] = b.{c,d} [{} i]"),
+        (";".join(["a" + ".{x,y}" * 12 + " = b" + ".{x,y}" * 12] * 3), "these are more than 10,000 rules", "a"),
+    ],
+)
+def test_what_is_no_mapping_is_said_where_it_stands(text: str, message: str, place: str, tmp_path: Path) -> None:
+    (tmp_path / "m.checkpoint").write_text(text)
+    with pytest.raises(ArchError) as raised:
+        read(tmp_path / "m.checkpoint")
+    [found] = raised.value.diagnostics
+    assert found.code == "E0531"
+    assert message in found.message
+    assert found.span is not None
+    assert found.span.text.startswith(place)
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ("a [b c] = t.table [(b c) 1]", "`t.table` is [6, 2], not [(b c) 1]"),
+        ("a [(b c)] = t.table [(b c)]", "`t.table` is [6, 2], not [(b c)]"),
+        ("a [b c d] = t.table [b (c d)]", "`t.table` is [6, 2], not [b (c d)]"),
+        ("a [4 b c] = t.table [(4 b) c]", "`t.table` is [6, 2], not [(4 b) c]"),
+        ("a [heads b width] = t.table [(heads b) width]", "`t.table` is [6, 2], not [(heads b) width]"),
+        ("a.{b,c} = t.{table,table}", "2 rules give `t.table`"),
+        ("a.* = t.table", "`a.*` and `t.table` have different numbers of `*`"),
+        ("a [{} i] = t.{table,other} [{} i]", "`a` has 2 pieces, and the spec 1 of them"),
+        ("a [o i] = t.other [o i]", "no rule of `m.checkpoint` gives 1 weights of the spec: `t.table`"),
+    ],
+)
+def test_a_rule_that_does_not_fit_a_weight_is_told(rules: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ArchError) as raised:
+        mapper_of(rules, one_weight(6, 2), tmp_path)
+    [found] = raised.value.diagnostics
+    assert (found.code, message in found.message) == ("E0532", True), found.message
+    assert (found.span is None) is message.startswith("no rule")
+
+
+@pytest.mark.parametrize("axes", ["i o", "k o", "i k"])
+def test_a_matrix_of_the_spec_has_outputs_before_inputs(axes: str, tmp_path: Path) -> None:
+    spec = "model m(x: [batch, 6]) -> [batch, 2] {\n  return x -> linear(2, bias: false)\n}\n"
+    with pytest.raises(ArchError) as raised:
+        mapper_of(f"a [{axes}] = linear [{axes}]", spec, tmp_path)
+    [found] = raised.value.diagnostics
+    assert found.message == f"`linear.weight` is a matrix [outputs, inputs], not [{axes}]"
+    assert mapper_of("a [i o] = linear [o i]", spec, tmp_path).transfers[0].shape == (6, 2)
+
+
+@pytest.mark.parametrize(
     ("equation", "message"),
     [
         ("[h k] = [h]", "only one side has the axis `k`"),

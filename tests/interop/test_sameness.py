@@ -21,6 +21,8 @@ def form(body: str) -> Form:
         ("return x -> split_heads(4)", "return x -> unflatten(-1, 4, 6) -> transpose(1, 2)"),
         ("return x -> split_heads(4)", "return x -> unflatten(2, 4, 6) -> permute(0, 2, 1, 3)"),
         ("return x -> split_heads(4)", 'return x -> rearrange("b t (h d) -> b h t d", h: 4)'),
+        ("return x -> unflatten(-1, 4, 6) -> flatten(2) -> unflatten(-1, 4, 6)", "return x -> unflatten(-1, 4, 6)"),
+        ("return x -> unflatten(-1, 4, 6) -> flatten(2) -> unflatten(-1, 6, 4)", "return x -> unflatten(-1, 6, 4)"),
         ("return x -> split_heads(4) -> merge_heads", "return x -> split_heads(4) -> transpose(1, 2) -> flatten(2)"),
         ("return x -> split_heads(4) -> merge_heads -> silu", "return x -> silu"),
         ("return x -> transpose(0, 1) -> transpose(0, 1) -> silu", "return x -> silu"),
@@ -62,3 +64,33 @@ def test_the_same(one: str, other: str) -> None:
 )
 def test_not_the_same(one: str, other: str) -> None:
     assert form(one).paired(form(other)) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ("return x -> silu", "return x -> gelu", "computes `gelu` where the model computes `silu`"),
+        ("return x -> softmax", "return x -> softmax(axis: 1)", "computes `softmax` with another axis"),
+        ("return x -> linear(5)", "return x -> linear(5, bias: false)", "computes `linear` with another bias"),
+        ("return x -> silu", "return x", "computes an input where the model computes `silu`"),
+        ("return x", "return x -> silu", "computes `silu` where the model computes an input"),
+        (
+            "return x -> transpose(1, 2)",
+            "return x",
+            "computes an input where the model computes a tensor with its axes moved",
+        ),
+        (
+            "return x -> split_heads(4)",
+            "return x -> split_heads(6)",
+            "computes a tensor with its axes moved, another than the model",
+        ),
+        (
+            "a, b = x -> chunk(2); return a",
+            "a, b = x -> chunk(2); return b",
+            "computes a part of a tensor, another than the model",
+        ),
+        ("return x * 2", "return x * 3", "computes the same of other inputs"),
+    ],
+)
+def test_what_differs_is_said(one: str, other: str, said: str) -> None:
+    assert form(one).difference(form(other)) == said

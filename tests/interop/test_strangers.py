@@ -204,8 +204,21 @@ BOMBS = {
     "the other byte order": b"GGUF" + struct.pack(">IQQ", 3, 0, 0),
     "nothing": b"",
     "its name": b"GGUF",
+    "another name": b"GGML" + struct.pack("<IQQ", 3, 0, 0),
+    "a tensor twice": gguf(2, 0, tensor(4)[:-100], tensor(4, start=32)),
+    "a field of an unknown type": gguf(0, 1, text("a"), struct.pack("<IQ", 77, 0)),
 }
 """Headers that promise what the file does not have."""
+SAID = {
+    "another name": "it does not begin with `GGUF`",
+    "a field twice": "it has the field `a` twice",
+    "a tensor twice": "it has the tensor `t` twice",
+    "a field of an unknown type": "a field is of an unknown type, 77",
+    "arrays in arrays": "an array holds values of an unknown type, 9",
+    "an unknown type": "the tensor `t` is of an unknown type, 999",
+    "another version": "its version is 9, and 2 and 3 are read",
+}
+"""What is said of some of them."""
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -216,7 +229,35 @@ def test_a_gguf_header_costs_no_more_than_its_file(name: str, tmp_path: Path) ->
         GgufFile(tmp_path / "m.gguf")
     assert tracemalloc.get_traced_memory()[1] < 2**22
     tracemalloc.stop()
-    assert raised.value.diagnostics[0].code == "E0533"
+    [found] = raised.value.diagnostics
+    assert found.code == "E0533"
+    assert found.message.endswith(SAID.get(name, ""))
+
+
+@pytest.mark.parametrize(("kind", "name"), [(15, "Q8_K"), (28, "F64")])
+def test_a_quantization_that_cannot_be_read_is_said(kind: int, name: str, tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(gguf(1, 0, tensor(256, kind=kind), bytes(3000)))
+    with pytest.raises(ArchError, match=rf"E0532\]: `t` is quantized as {name}: .*not yet implemented"):
+        GgufFile(tmp_path / "m.gguf").tensor("t")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tokens": [3]},
+        {"tokens": "a", "merges": ["a b"]},
+        {"tokens": ["a", "b"], "merges": [1]},
+        {"tokens": ["a"], "token_type": [1, 3]},
+        {"tokens": ["a"], "token_type": "3"},
+    ],
+    ids=str,
+)
+def test_a_tokenizer_in_a_gguf_file_that_is_none(fields: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(gguf(0, 0))
+    read = GgufFile(tmp_path / "m.gguf")
+    read.fields |= {"tokenizer.ggml.model": "gpt2"} | {f"tokenizer.ggml.{name}": v for name, v in fields.items()}
+    with pytest.raises(ArchError, match=r"E0533.*the tokenizer in .* cannot be read"):
+        read.beside()
 
 
 def test_tensors_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
@@ -276,7 +317,17 @@ def test_mappings_are_confined_and_limited(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "ours", ['"a" * 1_000_000_000', "1 / 0", "log(0 - 1)", "log()", '"a" - 1', "true * none", "1e300 * 1e300 * 0"]
+    "ours",
+    [
+        '"a" * 1_000_000_000',
+        "1 / 0",
+        "log(0 - 1)",
+        "log()",
+        '"a" - 1',
+        "true * none",
+        "1e300 * 1e300 * 0",
+        f"1{'0' * 400} / 3",
+    ],
 )
 def test_an_expression_of_a_mapping_is_a_number_or_none(ours: str) -> None:
     """None, where there is no such number; never an error, or a text of a gigabyte."""
