@@ -453,6 +453,104 @@ model m(vocab = 40, width = 16, layers = 2, normed = true)(tokens: token[batch, 
     assert difference(torch.cat((first.logits, second.logits), 1), model(tokens).logits) < TOLERANCE
 
 
+BLOCKS = """
+block near(heads = 2)(x: [batch, time, width]) -> [batch, time, width] {
+  x += x -> rmsnorm -> mha(heads: heads, mask: causal & window(4), position: rope)
+  return x
+}
+block m_model(heads = 2)(x: [batch, time, width]) -> [batch, time, width] {
+  x += x -> rmsnorm -> mha(heads: heads, mask: causal, position: rope)
+  return x
+}
+block plain(x: [batch, time, width]) -> [batch, time, width] { return x + (x -> linear(width) -> gelu) }
+block biased(x: [batch, time, width]) -> [batch, time, width] {
+  return x + (x -> mha(heads: 2, mask: causal & window(4), position: alibi))
+}
+block two(again: block)(x: [batch, time, width]) -> [batch, time, width] {
+  return x -> m_model as first -> again as second
+}
+block even(x: [batch, time, width]) -> [batch, time, width] {
+  q, k, v = x -> linear(3 * width) -> chunk(3)
+  y = sdpa(q -> split_heads(2), k -> split_heads(2), v -> split_heads(2), mask: causal) -> merge_heads
+  q, k, v = y -> linear(3 * width) -> chunk(3)
+  return x + (sdpa(q -> split_heads(2), k -> split_heads(2), v -> split_heads(2), mask: causal) -> merge_heads)
+}
+block odd(x: [batch, time, width]) -> [batch, time, width] {
+  q, k, v = x -> linear(3 * width) -> chunk(3)
+  y = sdpa(q -> split_heads(2), k -> split_heads(2), v -> split_heads(2), mask: causal) -> merge_heads
+  q, k, v = y -> linear(3 * width) -> chunk(3)
+  return x + (sdpa(q -> split_heads(4), k -> split_heads(4), v -> split_heads(4), mask: causal) -> merge_heads)
+}
+block headless(x: [batch, time, width]) -> [batch, time, width] {
+  return x + sdpa(x -> linear(width), x -> linear(width), x -> linear(width), mask: causal)
+}
+block shared_keys(x: [batch, time, width], k: [batch, heads, time, dim]) -> [batch, time, width] {
+  return x + (sdpa(x -> linear(width) -> split_heads(heads), k, k, mask: causal) -> merge_heads)
+}
+"""
+
+
+def of_blocks(body: str) -> Any:
+    text = f"{BLOCKS}model m(vocab = 40, width = 16, layers = 2)(tokens: token[batch, time]) {{\n"
+    text += f"  x = tokens -> embedding(vocab, width)\n  {body}\n  return x -> linear(vocab) as head\n}}"
+    return archdsl.load(text=text)
+
+
+STANDING = {
+    "before and after a list": "x = x -> m_model as a\n for b in layers * m_model { x = x -> b as bs }\n x = x -> m_model(heads: 4)",
+    "in iterations of their own": "x = x -> m_model\n for b in [m_model, m_model(heads: 4)] { x = x -> b as bs\n x = concat(x, x) }",
+    "of two kinds in such": "for b in 2 * (near + m_model) { x = x -> b as bs\n x = concat(x, x) }",
+    "two in a block": "for b in layers * even { x = x -> b as bs\n x = x -> plain as ps }",
+}
+
+
+@pytest.mark.parametrize("name", STANDING)
+def test_wherever_attention_stands_it_has_a_place_in_the_cache(name: str, tmp_path: Path) -> None:
+    """Also where a block is called as the library's class of the model would be."""
+    model = of_blocks(STANDING[name])
+    archdsl.init_weights(model, tmp_path / "w.safetensors")
+    archdsl.to_huggingface(model, tmp_path / "hf", weights=tmp_path / "w.safetensors", native=False)
+    ours: Any = load_source(emit(model))().eval()
+    ours.load_state_dict(load_file(tmp_path / "w.safetensors"))
+    theirs = loaded(tmp_path / "hf")
+    tokens = torch.randint(40, (2, 11), generator=torch.Generator().manual_seed(0))
+    first = theirs(tokens[:, :5], use_cache=True)
+    second = theirs(tokens[:, 5:], past_key_values=first.past_key_values, use_cache=True)
+    assert difference(theirs(tokens).logits, ours(tokens)) < TOLERANCE
+    assert difference(torch.cat((first.logits, second.logits), 1), ours(tokens)) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("for b in layers * plain { x = x -> b }", "it has no attention whose keys and values a cache could hold"),
+        ("for b in 2 * (m_model + plain) { x = x -> b }", "with attention and layers without it stand in one loop"),
+        ("for b in 2 * m_model { x = x -> b }\n for b in 2 * near { x = x -> b }", "windows stand in more than one list"),
+        ("for b in 2 * m_model { x = x -> b }\n x = x -> near", "windows stand in more than one list"),
+        ("x = x -> m_model -> near", "windows stand in more than one list"),
+        ("for b in 2 * (two(again: m_model) + near) { x = x -> b }", "its layers attend several times each, some of them"),
+        ("for b in 2 * two(again: near) { x = x -> b }", "its layers attend several times each, some of them"),
+        ("x = x -> near -> mha(heads: 2, mask: causal & window(5))", "windows of several sizes, and a Config has one"),
+        ("x = x -> biased", "its attention has both a window and a bias of scores"),
+        ("x = x -> odd", "a block of it attends in two ways, of different scale"),
+        ("x = x -> headless", "`sdpa` is attention without an axis of heads"),
+        ("k = x -> linear(width) -> split_heads(2)\n for b in 2 * shared_keys { x = b(x, k) }", "`k`, of which all positions"),
+        ("q = x -> linear(width) -> split_heads(2)\n x += sdpa(q, x -> linear(width) -> split_heads(2), "
+         "x -> linear(width) -> split_heads(2), mask: causal) -> merge_heads", "`sdpa` stands outside of a block"),
+        ("x += x -> near -> cumsum(axis: 1)", "`cumsum` hands a state from each position to the next"),
+        ("assert time % 2 == 0\n x = x -> near", "it has a condition on the length of a sequence: `time % 2 == 0`"),
+        ("x = x -> near\n loss size = mean(x * x, axis: [0, 1, 2])", "it has a loss of its own, `size`"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_attention_that_the_library_cannot_hold_is_refused(body: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(ArchError) as caught:
+        archdsl.to_huggingface(of_blocks(body), tmp_path / "hf", native=False)
+    (problem,) = caught.value.diagnostics
+    assert (problem.code, why in problem.message) == ("E0534", True), problem.message
+    assert not (tmp_path / "hf").exists()
+
+
 def test_rates_of_dropout_that_a_checkpoint_says_otherwise_are_told() -> None:
     text = "block layer {{ attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) dropout: {rate} }}\n"
     text += "model m {{ vocab: 32 context: 16 width: 8 blocks: 2 * layer head: lm }}"

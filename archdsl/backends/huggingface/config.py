@@ -87,11 +87,16 @@ class LibraryConfig:
             return None
         found = []
         for node in self.decoder.outlined.base.graph.nodes:
-            if isinstance(node, LoopNode) and self.decoder.layers_of(node):
+            if not self.decoder.layers_of(node):
+                continue
+            if isinstance(node, LoopNode):
                 each = [self._kinds_of(body.nodes) for body in node.bodies]
-                if any(len(kinds) != 1 for kinds in each):
-                    raise self.decoder.refuse("its layers attend in several ways each")
+                layers = [sum(map(self.decoder.layers_of, body.nodes)) for body in node.bodies]
+                if any(len(kinds) != 1 for kinds in each) or any(n != 1 for n in layers):
+                    raise self.decoder.refuse("its layers attend several times each, some of them within a window")
                 found.append(kinds_tree(node.pattern, node.iterations, [k[0] for k in each], self.tree))
+            else:
+                found.append(None)
         if len(found) != 1:
             raise self.decoder.refuse("its layers with windows stand in more than one list")
         return found[0]

@@ -63,13 +63,14 @@ class Decoder:
             raise self.refuse(f"it takes {named}, and a causal language model takes one sequence of tokens")
 
     def _demand_attention(self) -> None:
-        if not self.layers(self.outlined.base):
-            raise self.refuse("it has no attention whose keys and values a cache could hold")
         for roles in self.roles.values():
             for value in roles.kept_values:
                 raise self.refuse(
                     f"`{value.name or 'a tensor'}`, of which all positions are kept, is read by several ops"
                 )
+        if not self.layers(self.outlined.base):
+            raise self.refuse("it has no attention whose keys and values a cache could hold")
+        for roles in self.roles.values():
             for node in roles.kept:
                 if type(node.op).torch_hosted is Primitive.torch_hosted:
                     raise self.refuse(f"`{node.op.name}` reads all positions, and no kernel of transformers is like it")
