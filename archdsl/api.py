@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from archdsl.diagnostics import ArchError, did_you_mean, error, shortened
 from archdsl.frontend.load import Settings, check, list_zoo, request_of, setting_text, wrong_argument
 from archdsl.frontend.load import load as load_spec
+from archdsl.ranges import LAYERS, RANGES, TOKEN, Range, demand
 from archdsl.shown import Shown
 
 if TYPE_CHECKING:
@@ -88,12 +89,19 @@ def _demand_one_of(name: str, value: object, names: Sequence[str]) -> None:
         raise error("E0509", f"`{name}` is one of {', '.join(names)}, not `{shortened(value)}`", help=help_)
 
 
-def _demand_size(name: str, value: object) -> None:
-    """Raise ArchError E0509 for an argument that is no size of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise wrong_argument(name, value, "a whole number of at least 1")
-    if value < 1:
-        raise error("E0509", f"`{name}` is a whole number of at least 1, not {value}")
+def _demand_ranges(function: Callable[..., object], arguments: Mapping[str, object]) -> None:
+    """Raise ArchError E0509 for a number among the arguments of a function that is not of its range."""
+    for name, default in (function.__kwdefaults__ or {}).items():
+        if name in RANGES and not arguments[name] is default is None:
+            demand(name, arguments[name])
+
+
+def _demand_numbers(name: str, value: object, within: Range, wanted: str) -> None:
+    """Raise ArchError E0509 for an argument that is no collection of numbers of a range."""
+    if not isinstance(value, Collection) or not all(type(n) is int for n in value):
+        raise wrong_argument(name, value, wanted)
+    for n in value:
+        demand(f"a number of {name}", n, within)
 
 
 def _is_list(value: object) -> bool:
@@ -117,10 +125,10 @@ def _demand_texts(**given: object) -> None:
             raise wrong_argument(name, value, "a text")
 
 
-def _demand_run(batch: object, seq: object) -> None:
-    _demand_size("batch", batch)
-    if seq is not None:
-        _demand_size("seq", seq)
+def _demand_mapping(name: str, value: object, of: str) -> None:
+    """Raise ArchError E0509 for an argument that is given and maps no texts to texts."""
+    if value is not None and not (isinstance(value, Mapping) and _is_list(value) and _is_list(value.values())):
+        raise wrong_argument(name, value, f"a mapping of names to {of}")
 
 
 def _demand_training(
@@ -290,6 +298,7 @@ def estimate(
     Other arguments and errors as for `load`, and ArchError: E0503 where the model refuses these sizes, E0507 for an
     unknown accelerator, E0509 for arguments that do not go together, E0514 to E0517 where the mesh does not fit."""
     arguments, defaults = dict(locals()), estimate.__kwdefaults__ or {}
+    _demand_ranges(estimate, arguments)
     asked = {name for name, default in defaults.items() if arguments[name] != default} - {*OF_SPEC}
     _demand_together(asked)
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
@@ -297,6 +306,7 @@ def estimate(
         from archdsl.estimates.params import estimate as count_parameters
 
         return count_parameters(loaded)
+    from archdsl.estimates.dtypes import Low
     from archdsl.estimates.flops import Convention
     from archdsl.estimates.flops import estimate as count
     from archdsl.estimates.hardware import device
@@ -305,17 +315,20 @@ def estimate(
     from archdsl.estimates.memory import estimate as count_bytes
     from archdsl.estimates.mesh import parse_mesh
     from archdsl.estimates.roofline import Cluster, best_dtype
-    from archdsl.estimates.sharding import StepPlan
+    from archdsl.estimates.sharding import Compute, StepPlan
 
-    _demand_run(1 if batch is None else batch, seq)
     _demand_one_of("convention", convention, get_args(Convention))
+    _demand_one_of("attention", attention, ("fused", "eager"))
+    _demand_numbers("stages", stages, Range(1, LAYERS), "numbers of layers")
+    for name, kind, types in (("weights", weights, Low), ("kv_cache", kv_cache, Low), ("compute", compute, Compute)):
+        if kind is not None:
+            _demand_one_of(name, kind, get_args(types))
     _demand_texts(mesh=mesh, accelerator=accelerator)
     cluster = Cluster(device(accelerator), machine, network) if accelerator is not None else None
     spread = mesh is not None or cluster is not None
     dtype = dtype or (best_dtype(cluster.device) if cluster is not None else "float32")
     in_float32 = {"master_weights": master_weights, "float32_gradients": float32_gradients}
     _demand_training(dtype, optimizer, checkpoint, loss, in_float32)
-    _demand_zero(zero)
     plan = StepPlan(
         mesh=mesh_of(parse_mesh(mesh) if mesh is not None else None, devices),
         zero=zero,  # type: ignore[arg-type]
@@ -402,11 +415,6 @@ def _demand_together(asked: Collection[str]) -> None:
         raise error("E0509", "`peak` goes with `tokens_per_second` or `step_time`")
 
 
-def _demand_zero(zero: object) -> None:
-    if zero not in (0, 1, 2, 3):
-        raise wrong_argument("zero", zero, "0, 1, 2 or 3")
-
-
 def flops(
     spec: str | Path | Model | None = None,
     *,
@@ -422,10 +430,10 @@ def flops(
 
     `convention` (exact, dense, megatron, palm, kaplan) says how attention, or all of it, is counted. Other arguments
     and errors as for `load`, and ArchError E0503 where the model refuses these sizes."""
+    _demand_ranges(flops, locals())
     from archdsl.estimates.flops import Convention
     from archdsl.estimates.flops import estimate as count
 
-    _demand_run(batch, seq)
     _demand_one_of("convention", convention, get_args(Convention))
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     return count(loaded, batch=batch, seq=seq, convention=convention).flops
@@ -457,9 +465,9 @@ def memory(
     (fused), or by `F.cross_entropy(logits.float())` (eager). With `measure` PyTorch runs the emitted file on fake
     tensors: the bytes are then exact in `measured`. Other arguments and errors as for `flops`, E0512 where numbers
     decide what is measured, and E0526 where the loss cannot be computed in chunks."""
+    _demand_ranges(memory, locals())
     from archdsl.estimates.memory import estimate as count
 
-    _demand_run(batch, seq)
     _demand_training(dtype, optimizer, checkpoint, loss, {"master_weights": master_weights})
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     found = count(
@@ -497,8 +505,7 @@ def compare(
     from archdsl.report.compare import FEWEST, MOST
     from archdsl.report.compare import compare as compared
 
-    if seq is not None:
-        _demand_size("seq", seq)
+    _demand_ranges(compare, locals())
     if not FEWEST <= len(specs) <= MOST:
         raise error("E0509", f"`compare` takes {FEWEST} to {MOST} models, not {len(specs)}")
     return compared([load(spec, allow_noncausal=allow_noncausal) for spec in specs], seq=seq, progress=progress)
@@ -519,8 +526,7 @@ def diff(
     where a model refuses this length."""
     from archdsl.report.diff import diff as compared
 
-    if seq is not None:
-        _demand_size("seq", seq)
+    _demand_ranges(diff, locals())
     models = [load(spec, allow_noncausal=allow_noncausal) for spec in (before, after)]
     return compared(*models, seq=seq)
 
@@ -550,10 +556,7 @@ def _workload(
     from archdsl.estimates.mesh import Mesh, parse_mesh
     from archdsl.estimates.needs import Workload
 
-    _demand_run(batch, seq)
     _demand_training(dtype, optimizer, checkpoint, loss, {"master_weights": master_weights})
-    _demand_zero(zero)
-    _demand_size("micro_batches", micro_batches)
     _demand_texts(mesh=mesh)
     for name, low in (("weights", weights), ("kv_cache", kv_cache)):
         if low is not None:
@@ -609,6 +612,7 @@ def sweep(
     and all others are as for `fit`. A point at which the spec is wrong is a row that says so. Other arguments and
     errors as for `load`, and ArchError E0505 for values that cannot be read or are too many."""
     arguments, defaults = dict(locals()), sweep.__kwdefaults__ or {}
+    _demand_ranges(sweep, arguments)
     from archdsl.estimates.sweep import sweep as count
 
     run = {name: arguments[name] for name in OF_MEMORY}
@@ -670,6 +674,7 @@ def fit(
 
     Other arguments and errors as for `load`, and ArchError: E0505 for what cannot be varied and where nothing fits,
     E0504 where a model cannot be decoded, E0507 for an unknown accelerator."""
+    _demand_ranges(fit, locals())
     from archdsl.estimates.fit import fit as largest
     from archdsl.estimates.hardware import device
     from archdsl.estimates.roofline import best_dtype
@@ -682,14 +687,14 @@ def fit(
     memory = named.usable if named is not None else memory
     for name, budget in (("params", params), ("active", active), ("memory", memory)):
         if budget is not None:
-            _demand_size(name, budget)
+            demand(name, budget, Range(1))
     names = [part.strip() for part in vary.split(",")] if isinstance(vary, str) else vary
     if not _is_list(names):
         raise wrong_argument("vary", vary, "names")
     if multiple is not None and not isinstance(multiple, Mapping):
         raise wrong_argument("multiple", multiple, "a mapping of names to numbers")
     for name, number in (multiple or {}).items():
-        _demand_size(f"multiple[{name!r}]", number)
+        demand(f"multiple[{name!r}]", number, Range(1))
     if aspect is not None and not _is_pair(aspect):
         raise wrong_argument("aspect", aspect, "two numbers")
     return largest(
@@ -837,8 +842,7 @@ def init_weights(
 
     _demand_path("output", output)
     _demand_one_of("dtype", dtype, get_args(Dtype))
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise wrong_argument("seed", seed, "a whole number")
+    demand("seed", seed)
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     draw(loaded, seed, dtype, Path(output), progress)
 
@@ -899,6 +903,7 @@ def to_onnx(
     Loads no torch. Other arguments and errors as for `load`, and ArchError: E0502 where onnx or onnx-ir is missing,
     E0503 where `weights` is not the model's, E0504 where it cannot be written like this. Raises OSError where a file
     cannot be written."""
+    arguments = dict(locals())
     from archdsl.backends.onnx import demand_packages
 
     demand_packages("writing ONNX", "onnx", "onnx_ir")
@@ -912,8 +917,7 @@ def to_onnx(
     _demand_texts(dtype=dtype, target=target, quantize=quantize)
     if weights is not None:
         _demand_path("weights", weights)
-    if opset not in (21, 22, 23, 24):
-        raise error("E0509", f"`opset` is 21, 22, 23 or 24, not {shortened(str(opset))}")
+    _demand_ranges(to_onnx, arguments)
     if opset != 24 and target in ("ort-cpu", "ort-cuda"):
         raise error(
             "E0504",
@@ -924,8 +928,7 @@ def to_onnx(
     _demand_one_of("names", names, ("hf", "spec"))
     if not _is_list(keep):
         raise wrong_argument("keep", keep, "a sequence of patterns")
-    if not isinstance(eos_token_id, Collection):
-        raise wrong_argument("eos_token_id", eos_token_id, "a sequence of token ids")
+    _demand_numbers("eos_token_id", eos_token_id, TOKEN, "a sequence of token ids")
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     from archdsl.backends.onnx.metadata import described
     from archdsl.backends.onnx.runtimes import save_graph, save_steps
@@ -991,23 +994,25 @@ def to_huggingface(
     Loads neither torch nor transformers. Other arguments and errors as for `load`, and ArchError: E0534 where
     transformers cannot hold the model, or has no such type, E0503 where `weights` is not the model's. Raises OSError
     where a file cannot be written."""
+    _demand_ranges(to_huggingface, locals())
     _demand_path("output", output)
     if weights is not None:
         _demand_path("weights", weights)
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise wrong_argument("seed", seed, "a whole number")
     if weights is not None and seed is not None:
         raise error("E0509", "`weights` and `seed` are two sources of weights", help="give one of them")
-    if not isinstance(eos_token_id, Collection):
-        raise wrong_argument("eos_token_id", eos_token_id, "a sequence of token ids")
+    _demand_numbers("eos_token_id", eos_token_id, TOKEN, "a sequence of token ids")
     if not (native is None or isinstance(native, bool)):
         raise wrong_argument("native", native, "True, False or None")
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
+    from archdsl.estimates.params import vocabulary
+    from archdsl.weights.carried import demand_tokens
+
     ends = [*eos_token_id]
     ids = {"bos_token_id": bos_token_id, "eos_token_id": ends or None, "pad_token_id": pad_token_id}
     if len(ends) == 1:
         ids["eos_token_id"] = ends[0]
     tokens = {name: value for name, value in ids.items() if value is not None}
+    demand_tokens("E0534", {**ids, "eos_token_id": ends}, vocabulary(loaded))
     stored = Path(weights) if weights is not None else None
     say = remark or (lambda _: None)
     no_type: ArchError | None = None
@@ -1137,8 +1142,10 @@ def import_weights(
     names of its tensors that begin with one text another beginning, before the mapping. With `init_missing` the weights
     that fit the spec are kept, the others are randomly initialized by `seed`, and the lines list both. Other arguments
     and errors as for `import_checkpoint` and `load`."""
+    _demand_ranges(import_weights, locals())
     from archdsl.interop.convert import convert_from, fit_from
 
+    _demand_mapping("renames", renames, "names")
     _demand_path("source", source)
     _demand_path("output", output)
     _demand_texts(mapping=mapping)
@@ -1261,11 +1268,13 @@ def generate(
 
     Other arguments and errors as for `load`, and ArchError: E0502 where torch, the tokenizer's package or the device is
     missing, E0503 where the model or its inputs do not fit, E0504 where the model cannot be decoded step by step."""
+    _demand_ranges(generate, locals())
+    _demand_numbers("stop", stop, TOKEN, "a sequence of token ids")
+    _demand_mapping("inputs", inputs, "prompts")
     from archdsl.estimates.dtypes import Dtype
     from archdsl.run.generate import Sampling
     from archdsl.run.generate import generate as run
 
-    _demand_size("max_new_tokens", max_new_tokens)
     _demand_texts(device=device)
     _demand_one_of("dtype", dtype, get_args(Dtype))
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
@@ -1276,7 +1285,7 @@ def generate(
         weights=_path("weights", weights),
         tokenizer=_path("tokenizer", tokenizer),
         max_new_tokens=max_new_tokens,
-        sampling=Sampling(temperature, top_k, top_p, seed),
+        sampling=Sampling(float(temperature), top_k, top_p, seed),
         stop=stop,
         device=device,
         dtype=dtype,
@@ -1334,10 +1343,10 @@ def verify(
     they come from a safetensors file. `target`, `quantize` and `keep` are those of `to_onnx`. Other arguments and
     errors as for `load`, and ArchError E0502 where torch, onnxruntime or the device is missing, E0503 where model or
     inputs do not fit."""
+    _demand_ranges(verify, locals())
     from archdsl.backends.onnx.targets import TARGETS, GraphOptions
     from archdsl.run.verify import verify as compare
 
-    _demand_run(batch, seq)
     _demand_one_of("target", target, [*TARGETS])
     _demand_texts(dtype=dtype, quantize=quantize, device=device)
     if not _is_list(keep):
@@ -1416,6 +1425,7 @@ def draw(
     arguments as for `load`. Raises ArchError as `load`, E0506 for a file of another kind, E0502 for a PNG where resvg
     is not installed, E0503 for FLOPs of a model that has no sizes at its default length; OSError where the file cannot
     be written."""
+    _demand_ranges(draw, locals())
     from archdsl.report.diagram import block_of
     from archdsl.report.svg import compared, demand_format, figure, svg, write_figure
 
@@ -1423,6 +1433,7 @@ def draw(
     _demand_one_of("bars", bars, ("params", "flops"))
     _demand_one_of("theme", theme, ("auto", "light", "dark"))
     if path is not None:
+        _demand_path("path", path)
         demand_format(Path(path))
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     if against is not None:

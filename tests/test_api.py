@@ -9,8 +9,9 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 from xml.etree import ElementTree
 
 import pytest
@@ -20,6 +21,7 @@ import archdsl
 from archdsl import ArchError
 from archdsl.cli import app
 from archdsl.diagnostics.render import render_text
+from archdsl.ranges import RANGES
 
 TINY = """\
 model tiny(layers = 2) {
@@ -132,8 +134,10 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "value": (lambda: archdsl.estimate("gpt2", set={"layers": [2]}), "`set\\['layers'\\]` is a number"),  # type: ignore[dict-item]
     "values": (lambda: archdsl.sweep("gpt2", set={"layers": {}}), "`set\\['layers'\\]` is a value"),  # type: ignore[dict-item]
     "model and text": (lambda: archdsl.load(archdsl.load(text=TINY), text=TINY), "given alone"),
-    "seq": (lambda: archdsl.flops("gpt2", seq="8"), "`seq` is a whole number"),  # type: ignore[arg-type]
-    "batch": (lambda: archdsl.memory("gpt2", batch=0), "`batch` is a whole number of at least 1, not 0"),
+    "batch": (lambda: archdsl.memory("gpt2", batch=0), "`batch` is a whole number from 1 to 1,000,000,000, not 0"),
+    "seed": (lambda: archdsl.init_weights("gpt2", "w", seed=1.5), "`seed` is a whole number from 0 to .*, not 1.5"),  # type: ignore[arg-type]
+    "huge": (lambda: archdsl.verify("gpt2", seed=10**5000), "`seed` is .*, not a value of type `int`"),
+    "mfu": (lambda: archdsl.estimate("gpt2", mfu=2), "`mfu` is a number from 0.001 to 1, not 2"),
     "dtype": (lambda: archdsl.memory("gpt2", dtype="fp8"), "`dtype` is one of float32"),  # type: ignore[arg-type]
     "checkpoint": (lambda: archdsl.torch_source("gpt2", checkpoint="ful"), "`checkpoint` is one of"),  # type: ignore[arg-type]
     "features": (lambda: archdsl.to_torch("gpt2", features="loss"), "`features` is a collection of names"),
@@ -149,6 +153,30 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "target": (lambda: archdsl.verify("gpt2", target="ort"), "`target` is one of portable"),
     "store": (lambda: archdsl.to_onnx("gpt2", "x", store="file"), "`store` is one of safetensors"),  # type: ignore[arg-type]
     "tokens": (lambda: archdsl.to_onnx("gpt2", "x", eos_token_id=3), "`eos_token_id` is a sequence"),  # type: ignore[arg-type]
+    "text of tokens": (lambda: archdsl.to_huggingface("gpt2", "x", eos_token_id="3"), "`eos_token_id` is a sequence"),  # type: ignore[arg-type]
+    "keep of graphs": (lambda: archdsl.to_onnx("gpt2", "x", keep="head"), "`keep` is a sequence of patterns"),
+    "keep": (lambda: archdsl.verify("gpt2", keep="head"), "`keep` is a sequence of patterns"),
+    "native": (lambda: archdsl.to_huggingface("gpt2", "x", native="yes"), "`native` is True, False or None"),  # type: ignore[arg-type]
+    "ignore": (lambda: archdsl.import_checkpoint("x", "y.arch", ignore="rope"), "`ignore` is a collection of fields"),
+    "inputs": (lambda: archdsl.lift("m.py:N", inputs="x=token"), "`inputs` is a collection of texts"),
+    "declare": (lambda: archdsl.lift("m.py:N", declare="N=n.arch"), "`declare` is a collection of texts"),
+    "one model": (lambda: archdsl.compare("gpt2"), "`compare` takes 2 to 8 models, not 1"),
+    "nine models": (lambda: archdsl.compare(*9 * ["gpt2"]), "`compare` takes 2 to 8 models, not 9"),
+    "sources": (lambda: archdsl.to_huggingface("gpt2", "x", weights="w", seed=1), "two sources of weights"),
+    "sources of lift": (
+        lambda: archdsl.lift("m.py:N", output="x.arch", weights="w", own_weights=True),
+        "two sources of weights",
+    ),
+    "weights of no spec": (lambda: archdsl.lift("m.py:N", weights="w"), "weights go with `output`"),
+    "name of a spec": (lambda: archdsl.lift("m.py:N", output="x.txt"), "`output` ends in .arch, unlike `x.txt`"),
+    "mapping of GGUF": (
+        lambda: archdsl.export_checkpoint("gpt2", "x", "w", format="gguf", mapping="gpt2"),
+        "`mapping` goes with the format `hf`",
+    ),
+    "block of two": (
+        lambda: archdsl.draw("gpt2", against="gpt2_xl", block="decoder"),
+        "`block` does not go with `against`",
+    ),
     "block": (lambda: archdsl.expand("gpt2", block=3), "`block` is the name of a block"),  # type: ignore[arg-type]
     "scaling": (lambda: archdsl.scaling(flops="1e21"), "`flops` is a positive number"),  # type: ignore[arg-type]
     "too many": (lambda: archdsl.scaling(flops=1, params=1, tokens=1), "one or two of"),
@@ -184,6 +212,52 @@ def test_what_is_no_text_is_refused_wherever_a_text_is_taken(tmp_path: Path) -> 
                     function(**wrong)
                 tried.add(argument)
     assert {"mesh", "accelerator", "mapping", "device", "quantize", "text"} <= tried
+
+
+OF_KINDS: dict[str, tuple[Any, ...]] = {
+    "int": ("x", 1.5, True, [1], -1, 10**400),
+    "float": ("x", True, [1.5], -1, float("nan"), float("inf"), 10**400),
+    "Sequence[int]": ("12", 3, [1.5], [-1], {"a": 1}),
+    "Mapping[str, str]": ("a=b", 3, ["a"], {"a": 1}),
+    "Mapping[str, int]": ("a=1", 3, ["a"], {"a": "1"}, {"a": 0}),
+    "str | Path": (3, {"a": 3}),
+    "Low": ("int3", 8, ["int8"]),
+}
+"""Of each kind of argument some that are none."""
+ANY_SIZE = {"active", "bos_token_id", "memory", "pad_token_id", "params", "tokens", "top_k"}
+
+
+def test_what_is_of_another_type_or_range_is_refused_wherever_it_is_taken() -> None:
+    given: dict[str, Any] = {"spec": archdsl.load(text=TINY), "before": "gpt2", "after": "gpt2", "module": "none.py:N"}
+    given |= {"vary": "layers", "prompt": "1", "source": "none", "output": "none.arch", "weights": "none"}
+    more: dict[str, dict[str, Any]] = {"estimate": {"mesh": "dp=2", "accelerator": "h100_sxm"}, "fit": {"params": 9}}
+    tried = set()
+    for name in {*archdsl.__all__} - {"scaling"}:
+        function = getattr(archdsl, name)
+        takes = inspect.signature(function).parameters if inspect.isfunction(function) else {}
+        needs = {n: v for n, v in given.items() if n in takes and (n == "spec" or takes[n].default is takes[n].empty)}
+        needs |= more.get(name, {"set": {"layers": 1}} if name == "sweep" else {})
+        for argument, parameter in takes.items():
+            kind = str(parameter.annotation).removesuffix(" | None")
+            for wrong in OF_KINDS.get(kind, ()):
+                if wrong != 10**400 or argument not in ANY_SIZE:
+                    with pytest.raises(ArchError, match=rf"E0509.*`.*{argument}"):
+                        function(**{**needs, argument: wrong})
+                    tried.add(kind)
+    assert tried == OF_KINDS.keys()
+
+
+def test_options_and_arguments_of_one_name_have_one_range() -> None:
+    ranged = set()
+    for command in app.registered_commands:
+        for name, hint in get_type_hints(command.callback, include_extras=True).items():
+            kinds = {*get_args(get_args(hint)[0])} | {get_args(hint)[0]} if get_args(hint) else set()
+            if kinds & {int, float}:
+                (option,) = (m for m in hint.__metadata__ if hasattr(m, "min"))
+                low, high, whole = RANGES[name]
+                assert (option.min, option.max, int in kinds) == (low, None if high == inf else high, whole), name
+                ranged.add(name)
+    assert ranged | {"tokens"} == RANGES.keys()
 
 
 def test_a_feature_that_there_is_not() -> None:
@@ -292,7 +366,7 @@ def test_an_estimate_takes_every_option_of_the_command() -> None:
         ({"step_time": 1.0, "tokens_per_second": 1.0, "peak": 1e12}, "the same measurement"),
         ({"step_time": 1.0}, "`step_time` goes with `peak` or `accelerator`"),
         ({"peak": 1e12}, "`peak` goes with"),
-        ({"mesh": "dp=2", "zero": 4}, "`zero` is 0, 1, 2 or 3"),
+        ({"mesh": "dp=2", "zero": 4}, "`zero` is a whole number from 0 to 3, not 4"),
         ({"convention": "open"}, "`convention` is one of"),
     ],
 )

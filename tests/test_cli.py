@@ -489,6 +489,21 @@ def test_explain(run: Run, topic: str, text: str) -> None:
     assert (done.status, text in done.out) == (0, True)
 
 
+def test_explain_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same words, in color and without the marks of Markdown."""
+    plain = run("explain", "E0101").out
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert run("explain", "E0101").status == 0
+    shown = re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue())
+    assert shown != terminal.getvalue()
+    unmarked = re.sub(r"^(#+ |```\w*$)|[`*]", "", plain, flags=re.MULTILINE)
+    assert shown.split() == unmarked.split()
+
+
 @pytest.mark.parametrize("topic", ["E9999", "linaer", "causal", "normal"])
 def test_explain_nothing(run: Run, topic: str) -> None:
     done = run("explain", topic)
@@ -526,6 +541,7 @@ def test_every_model_of_the_zoo_is_described() -> None:
         ["estimate", "."],
         ["estimate", "a\0b"],
         ["estimate", "a" * 5000],
+        ["fmt", "a" * 5000],
         ["check", "gpt2", "--format", "xml"],
         ["compile", "gpt2", "-o"],
         ["compile", "gpt2", "--to", "torhc"],
@@ -604,6 +620,7 @@ def test_commands_stand_in_panels(run: Run) -> None:
         ("estimate tiny.arch --set ", ["context=", "heads=", "layers=", "vocab=", "width="]),
         ("sweep gpt2 --set la", ["layers="]),
         ("estimate wrong.arch --set ", []),
+        ("estimate --set ", []),
     ],
 )
 def test_a_shell_completes(run: Run, line: str, found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -635,6 +652,32 @@ def test_an_error_of_ours_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch)
     from archdsl.cli import main
 
     with pytest.raises(ZeroDivisionError):
+        main()
+
+
+@pytest.mark.parametrize(
+    ("problem", "status", "said"),
+    [
+        (MemoryError(), 2, "error[E0503]: memory ran out"),
+        (RecursionError(), 1, "error[E0107]: "),
+        (RuntimeError("of\nours"), 70, "archdsl: internal error: RuntimeError: of ours\n"),
+        (PermissionError(13, "Permission denied", "it"), 2, "archdsl: error: it: Permission denied\n"),
+    ],
+)
+def test_what_a_machine_lacks_is_told_apart_from_errors_of_ours(
+    problem: Exception, status: int, said: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object, **options: object) -> None:
+        raise problem
+
+    monkeypatch.setattr("archdsl.api.load", broken)
+    done = run("estimate", "gpt2")
+    assert (done.status, done.out) == (status, "")
+    assert done.err.startswith(said)
+    monkeypatch.setenv("ARCHDSL_DEBUG", "1")
+    from archdsl.cli import main
+
+    with pytest.raises(SystemExit if isinstance(problem, OSError) else type(problem)):
         main()
 
 

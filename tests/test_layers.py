@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "archdsl"
 ROOMS = (
     ("archdsl.version", "archdsl.signals", "archdsl.files", "archdsl.frozen", "archdsl.packages", "archdsl.shown"),
     ("archdsl.diagnostics",),
+    ("archdsl.ranges",),
     ("archdsl.resources",),
     ("archdsl.syntax",),
     ("archdsl.ir",),
@@ -43,6 +44,7 @@ LOOSE = {
     "files.py",
     "frozen.py",
     "packages.py",
+    "ranges.py",
     "resources.py",
     "shown.py",
     "signals.py",

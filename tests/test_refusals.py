@@ -27,6 +27,18 @@ OPTIONS = {
     "fit tiny.arch --params 1M --vary layers --multiple layers=2 --multiple layers=3": "is given twice",
     "sweep tiny.arch --set layers=1,2 --set layers=3": "is given twice",
     "compile tiny.arch -o tiny.py --with ,generate": "has no feature ``",
+    "compile tiny.arch --to hf": "a folder cannot go to standard output",
+    "compile tiny.arch --to hf -o -": "a folder cannot go to standard output",
+    "compile tiny.arch --to hf -o hf --native --remote-code": "choose one",
+    "compile tiny.arch --to hf -o hf --weights w.safetensors --seed 3": "choose one",
+    "compile tiny.arch --to hf -o hf --eos-token-id 64": "`--eos-token-id 64` is no token of the model",
+    "compile tiny.arch --to hf -o hf --eos-token-id 3 --pad-token-id 64": "`--pad-token-id 64` is no token",
+    "diff tiny.arch tiny.arch --all -o x.svg": "one pair of models is drawn",
+    "estimate tiny.arch --measure --mesh dp=2": "one device is measured",
+    "estimate tiny.arch --mesh pp=2 --stages 1,x": "write it as 7,8,8,7, not '1,x'",
+    "estimate tiny.arch --accelerator h100_sxm --tokens 1e9 --price inf": "`price` is a number of at least 0",
+    f"weights tiny.arch --from hf x --init-missing --seed {LARGE} -o z": "--seed",
+    "weights tiny.arch --to hf --weights w --rename a=b -o z": "it goes with --from",
     "weights tiny.arch --from hf x.safetensors --weights y.safetensors -o z": "--to",
 }
 MEANT = {

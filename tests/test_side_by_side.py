@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import random
 import re
 import shutil
@@ -348,6 +349,23 @@ def test_the_exit_status(run: Run) -> None:
     assert (done.status, done.out.splitlines()[1:]) == (0, ["no difference"])
     assert run("diff", "gpt2", "gpt2", "--set-after", "layers=13", "--exit-code").status == 1
     assert json.loads(run("diff", "gpt2", "gpt2", "--json").out)["same"] is True
+
+
+def test_all_models_of_two_files_are_compared_by_their_names(tmp_path: Path, run: Run) -> None:
+    """Those of one file alone are named, those that differ shown as each pair is, and the others counted."""
+    old, new = tmp_path / "old.arch", tmp_path / "new.arch"
+    model = "model {}(x: [batch, 8]) {{ return x -> linear({}) }}\n"
+    old.write_text("".join(model.format(name, 8) for name in ("gone", "a", "b", "c")))
+    new.write_text("".join(model.format(name, width) for name, width in (("a", 8), ("b", 16), ("c", 8), ("come", 8))))
+    done = run("diff", "--all", old, new, "--exit-code")
+    assert done.status == 1
+    told = run("diff", f"{old}:b", f"{new}:b").out
+    assert done.out == f"- model gone\n+ model come\n{told}\n2 models without a difference\n"
+    assert run("diff", "--all", old, new).status == 0
+    assert run("diff", "--all", old, old, "--exit-code") == (0, "4 models without a difference\n", "")
+    assert run("diff", "--all", os.devnull, new, "--exit-code").status == 1
+    added = "".join(f"+ model {name}\n" for name in ("a", "b", "c", "come"))
+    assert run("diff", "--all", os.devnull, new) == (0, added, "")
 
 
 @pytest.mark.parametrize(

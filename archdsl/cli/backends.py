@@ -13,8 +13,6 @@ from archdsl.cli.options import (
     CHECKPOINT,
     DECODE,
     FOLDER,
-    LAST_SEED,
-    MOST,
     ONNX,
     OUTPUT,
     RUN,
@@ -46,6 +44,7 @@ from archdsl.cli.options import (
     settings_of,
 )
 from archdsl.diagnostics.source import printable
+from archdsl.ranges import bounds
 
 if TYPE_CHECKING:
     from archdsl.diagnostics import Diagnostic
@@ -92,7 +91,7 @@ def compile_(
         Path | None, STORED("--weights", metavar="FILE.safetensors", help="The weights, strictly.")
     ] = None,
     seed: Annotated[
-        int | None, STORED("--seed", min=0, max=LAST_SEED, help="Initialize the weights randomly, as `init` does.")
+        int | None, STORED("--seed", **bounds("seed"), help="Initialize the weights randomly, as `init` does.")
     ] = None,
     store: Annotated[
         Literal["safetensors", "onnx_data", "inline"],
@@ -100,7 +99,7 @@ def compile_(
             "--store", help="Weights beside the graph as PyTorch reads them too, beside it as ONNX has it, or inside."
         ),
     ] = "safetensors",
-    opset: Annotated[int, ONNX("--opset", min=21, max=24, help="Below 24 for runtimes that are older.")] = 24,
+    opset: Annotated[int, ONNX("--opset", **bounds("opset"), help="Below 24 for runtimes that are older.")] = 24,
     names: Annotated[
         Literal["hf", "spec"],
         ONNX("--names", help="Inputs and outputs as Hugging Face calls them, or as the spec does."),
@@ -109,12 +108,20 @@ def compile_(
     logits: Annotated[
         Literal["all", "last"], DECODE("--logits", help="Of all new tokens, or of each sequence's last alone.")
     ] = "all",
-    bos_token_id: Annotated[int | None, TOKENS("--bos-token-id", metavar="N", min=0, help="Begins a sequence.")] = None,
+    bos_token_id: Annotated[
+        int | None, TOKENS("--bos-token-id", metavar="N", **bounds("bos_token_id"), help="Begins a sequence.")
+    ] = None,
     eos_token_id: Annotated[
         list[int] | None, TOKENS("--eos-token-id", metavar="N", min=0, help="Ends a sequence (repeatable).")
     ] = None,
     pad_token_id: Annotated[
-        int | None, TOKENS("--pad-token-id", metavar="N", min=0, help="Pads a batch; the end-of-sequence token, or 0.")
+        int | None,
+        TOKENS(
+            "--pad-token-id",
+            metavar="N",
+            **bounds("pad_token_id"),
+            help="Pads a batch; the end-of-sequence token, or 0.",
+        ),
     ] = None,
     native: Annotated[bool, FOLDER("--native", help="As a type that transformers has, or not at all.")] = False,
     remote_code: Annotated[
@@ -236,7 +243,7 @@ def init(
     spec: SpecArgument,
     output: Annotated[Path, OUTPUT("--output", "-o", metavar="FILE.safetensors", help="Where to write the weights.")],
     seed: Annotated[
-        int, WEIGHTS("--seed", min=0, max=LAST_SEED, help="The same seed gives the same weights, on every machine.")
+        int, WEIGHTS("--seed", **bounds("seed"), help="The same seed gives the same weights, on every machine.")
     ] = 0,
     dtype: DtypeOption = "float32",
     set: SetOption = None,
@@ -262,7 +269,7 @@ def run(
     ] = "torch",
     weights: WeightsOption = None,
     seed: SeedOption = 0,
-    batch: Annotated[int, RUN("--batch", min=1, max=MOST, help="Batch size.")] = 1,
+    batch: Annotated[int, RUN("--batch", **bounds("batch"), help="Batch size.")] = 1,
     seq: SeqOption = None,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -316,7 +323,7 @@ def verify(
     spec: SpecArgument,
     weights: WeightsOption = None,
     seed: SeedOption = 0,
-    batch: Annotated[int, RUN("--batch", min=1, max=MOST, help="Batch size.")] = 2,
+    batch: Annotated[int, RUN("--batch", **bounds("batch"), help="Batch size.")] = 2,
     seq: SeqOption = None,
     device: DeviceOption = "cpu",
     dtype: DtypeOption = "float32",
@@ -325,7 +332,11 @@ def verify(
     keep: KeepOption = None,
     tolerance: Annotated[
         float | None,
-        RUN("--tolerance", min=0, help="The largest relative difference: 1e-4 by default, more in half precision."),
+        RUN(
+            "--tolerance",
+            **bounds("tolerance"),
+            help="The largest relative difference: 1e-4 by default, more in half precision.",
+        ),
     ] = None,
     no_decode: NoDecodeOption = False,
     json: JsonOption = False,
@@ -373,12 +384,14 @@ def generate(
         list[str] | None,
         RUN("--input", metavar="NAME=TEXT|IDS", help="A further input of tokens: an encoder's (repeatable)."),
     ] = None,
-    max_new_tokens: Annotated[int, SAMPLING("--max-new-tokens", min=1, max=MOST, help="At most so many tokens.")] = 64,
+    max_new_tokens: Annotated[
+        int, SAMPLING("--max-new-tokens", **bounds("max_new_tokens"), help="At most so many tokens.")
+    ] = 64,
     temperature: Annotated[
-        float, SAMPLING("--temperature", min=0.0, help="0 is greedy, 1 samples by probability.")
+        float, SAMPLING("--temperature", **bounds("temperature"), help="0 is greedy, 1 samples by probability.")
     ] = 0.0,
-    top_k: Annotated[int | None, SAMPLING("--top-k", min=1, help="Top-k sampling.")] = None,
-    top_p: Annotated[float | None, SAMPLING("--top-p", min=0.0, max=1.0, help="Top-p (nucleus) sampling.")] = None,
+    top_k: Annotated[int | None, SAMPLING("--top-k", **bounds("top_k"), help="Top-k sampling.")] = None,
+    top_p: Annotated[float | None, SAMPLING("--top-p", **bounds("top_p"), help="Top-p (nucleus) sampling.")] = None,
     stop: Annotated[
         list[int] | None, SAMPLING("--stop", metavar="ID", min=0, help="A token that ends a sequence (repeatable).")
     ] = None,

@@ -10,7 +10,6 @@ import typer
 
 from archdsl.cli.frame import FINE, WRONG_SPEC, command, print_or_json
 from archdsl.cli.options import (
-    MOST,
     OUTPUT,
     RUN,
     SPEC,
@@ -25,6 +24,7 @@ from archdsl.cli.options import (
     load_model,
     theme_of,
 )
+from archdsl.ranges import bounds
 
 BeforeOption = Annotated[
     list[str] | None,
@@ -48,7 +48,7 @@ def compare(
     ],
     seq: Annotated[
         int | None,
-        RUN("--seq", min=1, max=MOST, help="Sequence length of FLOPs (2,048, or the smallest context)."),
+        RUN("--seq", **bounds("seq"), help="Sequence length of FLOPs (2,048, or the smallest context)."),
     ] = None,
     markdown: Annotated[bool, OUTPUT("--markdown", help="A table for a Markdown page.")] = False,
     csv: Annotated[bool, OUTPUT("--csv", help="A row of exact numbers for each model.")] = False,
@@ -89,7 +89,7 @@ def diff(
     set_before: BeforeOption = None,
     set_after: AfterOption = None,
     seq: Annotated[
-        int | None, RUN("--seq", min=1, max=MOST, help="Sequence length (2,048, or the smaller context).")
+        int | None, RUN("--seq", **bounds("seq"), help="Sequence length (2,048, or the smaller context).")
     ] = None,
     output: FigureOption = None,
     bars: BarsOption = "params",

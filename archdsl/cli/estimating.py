@@ -18,7 +18,6 @@ from archdsl.cli.options import (
     FLOPS,
     LOSS,
     MEMORY,
-    MOST,
     OUTPUT,
     RUN,
     SEARCH,
@@ -39,6 +38,7 @@ from archdsl.cli.options import (
     only_with,
     settings_of,
 )
+from archdsl.ranges import bounds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,20 +48,26 @@ if TYPE_CHECKING:
 def estimate(
     context: typer.Context,
     spec: SpecArgument,
-    batch: Annotated[int | None, RUN("--batch", min=1, max=MOST, help="Batch size (1).")] = None,
-    seq: Annotated[int | None, RUN("--seq", min=1, max=MOST, help="Sequence length (2,048 or the context).")] = None,
+    batch: Annotated[int | None, RUN("--batch", **bounds("batch"), help="Batch size (1).")] = None,
+    seq: Annotated[int | None, RUN("--seq", **bounds("seq"), help="Sequence length (2,048 or the context).")] = None,
     flops: Annotated[
         Literal["exact", "dense", "megatron", "palm", "kaplan", "all"] | None,
         FLOPS("--flops", help="Count FLOPs by that convention, or by all side by side."),
     ] = None,
     tokens_per_second: Annotated[
         float | None,
-        FLOPS("--tokens-per-second", min=1e-9, help="With --accelerator or --peak: measured throughput, for MFU."),
+        FLOPS(
+            "--tokens-per-second",
+            **bounds("tokens_per_second"),
+            help="With --accelerator or --peak: measured throughput, for MFU.",
+        ),
     ] = None,
     step_time: Annotated[
-        float | None, FLOPS("--step-time", min=1e-9, help="The same by the seconds of a training step.")
+        float | None, FLOPS("--step-time", **bounds("step_time"), help="The same by the seconds of a training step.")
     ] = None,
-    peak: Annotated[float | None, FLOPS("--peak", min=1.0, help="Peak FLOP/s of all devices together: 989e12.")] = None,
+    peak: Annotated[
+        float | None, FLOPS("--peak", **bounds("peak"), help="Peak FLOP/s of all devices together: 989e12.")
+    ] = None,
     checkpoint: Annotated[Checkpoint, MEMORY("--checkpoint", help=CHECKPOINT)] = "none",
     loss: Annotated[Loss | None, MEMORY("--loss", help=LOSS)] = None,
     dtype: Annotated[
@@ -208,13 +214,13 @@ def sweep(
         ),
     ],
     seq: Annotated[
-        int | None, RUN("--seq", min=1, max=MOST, help="Sequence length for FLOPs and memory (2,048 or the context).")
+        int | None, RUN("--seq", **bounds("seq"), help="Sequence length for FLOPs and memory (2,048 or the context).")
     ] = None,
     memory: Annotated[
         bool, MEMORY("--memory", help="Memory of each point, as with any other of these options.")
     ] = False,
     batch: Annotated[
-        int | None, MEMORY("--batch", min=1, max=MOST, help="Batch size (1; with --mesh a sequence a micro-batch).")
+        int | None, MEMORY("--batch", **bounds("batch"), help="Batch size (1; with --mesh a sequence a micro-batch).")
     ] = None,
     dtype: Annotated[Dtype, MEMORY("--dtype", help="The type of weights and activations.")] = "float32",
     optimizer: Annotated[Optimizer, MEMORY("--optimizer", help="Its state counts.")] = "adamw",
@@ -321,10 +327,11 @@ def fit(
     zero: mesh_options.ZeroOption = 0,
     micro_batches: mesh_options.MicroBatchesOption = 1,
     batch: Annotated[
-        int | None, MEMORY("--batch", min=1, max=MOST, help="With --memory: batch size (1; a sequence a micro-batch).")
+        int | None,
+        MEMORY("--batch", **bounds("batch"), help="With --memory: batch size (1; a sequence a micro-batch)."),
     ] = None,
     seq: Annotated[
-        int | None, MEMORY("--seq", min=1, max=MOST, help="With --memory: sequence length (2,048 or the context).")
+        int | None, MEMORY("--seq", **bounds("seq"), help="With --memory: sequence length (2,048 or the context).")
     ] = None,
     dtype: Annotated[
         Dtype | None,
@@ -356,7 +363,9 @@ def fit(
     ] = None,
     slack: Annotated[
         float,
-        SEARCH("--slack", min=0.0, max=0.5, help="Share of the budget that may stay unused for a better aspect ratio."),
+        SEARCH(
+            "--slack", **bounds("slack"), help="Share of the budget that may stay unused for a better aspect ratio."
+        ),
     ] = 0.01,
     json: JsonOption = False,
     set: SetOption = None,

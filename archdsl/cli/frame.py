@@ -123,12 +123,9 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         say("interrupted")
         raise SystemExit(INTERRUPTED) from None
-    except BrokenPipeError:
-        _silence()
-        raise SystemExit(NO_READER) from None
     except OSError as problem:  # typer prints helps itself
         raise SystemExit(_refused(problem)) from None
-    raise SystemExit(FINE)
+    raise AssertionError  # typer ends by SystemExit
 
 
 def _open_closed() -> None:
@@ -177,8 +174,6 @@ def _status(work: Callable[[], int | None]) -> int:
     except BrokenPipeError:
         _silence()
         return NO_READER
-    except typer.Exit as done:
-        return done.exit_code
     except (MemoryError, RecursionError, RuntimeError, OSError) as problem:
         if _debug():
             raise

@@ -40,6 +40,7 @@ from archdsl.cli.options import (
     theme_of,
 )
 from archdsl.diagnostics import ArchError, Diagnostic
+from archdsl.ranges import bounds
 
 
 @command("check", "Specs")
@@ -97,7 +98,7 @@ def show(
     ] = False,
     output: FigureOption = None,
     depth: Annotated[
-        int, FIGURE("--depth", min=0, max=20, help="How many blocks within each other are opened, at most.")
+        int, FIGURE("--depth", **bounds("depth"), help="How many blocks within each other are opened, at most.")
     ] = 3,
     bars: BarsOption = "params",
     light: LightOption = False,

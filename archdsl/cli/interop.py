@@ -20,6 +20,7 @@ from archdsl.cli.options import (
     load_model,
     only_with,
 )
+from archdsl.ranges import bounds
 
 MapOption = Annotated[
     str | None, WEIGHTS("--map", metavar="NAME|FILE.checkpoint", help="The mapping; else by `model_type`.")
@@ -47,7 +48,9 @@ def import_(
     tolerance: Annotated[
         float | None,
         WEIGHTS(
-            "--tolerance", min=0, help="With --check: the largest relative difference that passes, 1e-4 by default."
+            "--tolerance",
+            **bounds("tolerance"),
+            help="With --check: the largest relative difference that passes, 1e-4 by default.",
         ),
     ] = None,
     json: JsonOption = False,
@@ -97,7 +100,7 @@ def weights_(
     init_missing: Annotated[
         bool, WEIGHTS("--init-missing", help="With --from: keep the weights that fit the spec, initialize the others.")
     ] = False,
-    seed: Annotated[int, WEIGHTS("--seed", help="With --init-missing: as for `init`.")] = 0,
+    seed: Annotated[int, WEIGHTS("--seed", **bounds("seed"), help="With --init-missing: as for `init`.")] = 0,
     set: SetOption = None,
     allow_noncausal: NoncausalOption = False,
 ) -> None:

@@ -7,17 +7,18 @@ from typing import Annotated, Literal
 import typer
 
 from archdsl.cli.options import MESH, TIME, complete_accelerator, only_with
+from archdsl.ranges import bounds
 
 MeshOption = Annotated[
     str | None,
     MESH("--mesh", metavar="AXIS=N,…", help="A training step on a mesh of devices: dp=8,tp=8,pp=16,cp=1,ep=1."),
 ]
 ZeroOption = Annotated[
-    int, MESH("--zero", min=0, max=3, help="ZeRO: shard optimizer state (1), gradients too (2), weights too (3).")
+    int, MESH("--zero", **bounds("zero"), help="ZeRO: shard optimizer state (1), gradients too (2), weights too (3).")
 ]
-MicroBatchesOption = Annotated[int, MESH("--micro-batches", min=1, max=1 << 20, help="Micro-batches of a step.")]
+MicroBatchesOption = Annotated[int, MESH("--micro-batches", **bounds("micro_batches"), help="Micro-batches of a step.")]
 InterleaveOption = Annotated[
-    int, MESH("--interleave", min=1, max=1 << 10, help="Interleaved pipeline: model chunks per stage.")
+    int, MESH("--interleave", **bounds("interleave"), help="Interleaved pipeline: model chunks per stage.")
 ]
 StagesOption = Annotated[
     str | None,
@@ -31,8 +32,7 @@ CheckpointEveryOption = Annotated[
     int,
     MESH(
         "--checkpoint-every",
-        min=1,
-        max=1 << 20,
+        **bounds("checkpoint_every"),
         help="With --checkpoint: of so many layers only the first is checkpointed.",
     ),
 ]
@@ -60,13 +60,15 @@ AcceleratorOption = Annotated[
     ),
 ]
 DevicesOption = Annotated[
-    int | None, TIME("--devices", min=1, max=1 << 30, help="How many of them, data parallel unless --mesh says.")
+    int | None, TIME("--devices", **bounds("devices"), help="How many of them, data parallel unless --mesh says.")
 ]
-MachineOption = Annotated[int, TIME("--machine", min=1, max=1 << 30, help="Devices per machine.")]
+MachineOption = Annotated[int, TIME("--machine", **bounds("machine"), help="Devices per machine.")]
 NetworkOption = Annotated[
     float | None,
     TIME(
-        "--network", min=1.0, help="Bytes/s that each device sends to other machines (else: as the accelerator's file)."
+        "--network",
+        **bounds("network"),
+        help="Bytes/s that each device sends to other machines (else: as the accelerator's file).",
     ),
 ]
 FusedOption = Annotated[bool, TIME("--fused/--not-fused", help="Fuse neighbouring element-wise ops.")]
@@ -74,13 +76,12 @@ MfuOption = Annotated[
     float | None,
     TIME(
         "--mfu",
-        min=1e-3,
-        max=1.0,
+        **bounds("mfu"),
         help="Expect training to reach that part of the peak: 0.4 (else: what published runs reached).",
     ),
 ]
 TokensOption = Annotated[str | None, TIME("--tokens", metavar="N", help="Hours, energy and price of training on N.")]
-PriceOption = Annotated[float | None, TIME("--price", min=0.0, help="With --tokens: price of a device-hour.")]
+PriceOption = Annotated[float | None, TIME("--price", **bounds("price"), help="With --tokens: price of a device-hour.")]
 
 
 def demand_together(context: typer.Context) -> None:

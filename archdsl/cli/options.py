@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from archdsl.diagnostics import ArchError
+from archdsl.ranges import bounds
 
 if TYPE_CHECKING:
     from archdsl.ir.graph import Model
-
-MOST = 10**9
-"""The largest batch, and the longest sequence: published ones have some 10^7 tokens."""
-LAST_SEED = 2**63 - 1
 
 # Panels of the help texts: each makes the options that stand in it.
 SPEC = partial(typer.Option, rich_help_panel="Spec")
@@ -197,8 +194,8 @@ KeepOption = Annotated[
 WeightsOption = Annotated[
     Path | None, WEIGHTS("--weights", metavar="FILE.safetensors", help="Weights to load, strictly.")
 ]
-SeedOption = Annotated[int, WEIGHTS("--seed", min=0, max=LAST_SEED, help="Seed of random weights and inputs.")]
-SeqOption = Annotated[int | None, RUN("--seq", min=1, max=MOST, help="Sequence length; 128 or the context by default.")]
+SeedOption = Annotated[int, WEIGHTS("--seed", **bounds("seed"), help="Seed of random weights and inputs.")]
+SeqOption = Annotated[int | None, RUN("--seq", **bounds("seq"), help="Sequence length; 128 or the context by default.")]
 DeviceOption = Annotated[str, RUN("--device", metavar="cpu|cuda|cuda:N", help="Where the model runs.")]
 NoDecodeOption = Annotated[bool, ONNX("--no-decode", help="Whole sequences alone: no prefill and decode steps.")]
 

@@ -39,6 +39,7 @@ from archdsl.interop.lift.report import LiftReport
 from archdsl.interop.mapping import Mapper
 from archdsl.interop.native import says_all
 from archdsl.passes.outline import HEAD, OWN_TYPE, outline
+from archdsl.ranges import demand
 from archdsl.resources import mapping_files
 from archdsl.shown import Shown
 from archdsl.syntax import ast
@@ -133,9 +134,8 @@ def import_folder(
         raise error("E0509", "`tolerance` goes with `check`", help="give `check` too, or leave it out")
     if check:
         compare.demand_packages("--check")
-        from archdsl.run.difference import demand_tolerance
-
-        demand_tolerance(tolerance)
+    if tolerance is not None:
+        demand("tolerance", tolerance)
     passes = TOLERANCE if tolerance is None else tolerance
     if lift:
         for option, value in (("mapping", mapping), ("ignore", ignore)):

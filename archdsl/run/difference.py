@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel
 
-from archdsl.diagnostics import error
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
@@ -39,12 +37,6 @@ class Difference(BaseModel):
     def within(self, tolerance: float) -> bool:
         """Return whether numbers other than zero were compared, none of them NaN, and none differs by more."""
         return self.relative <= tolerance and not self.nan and self.largest > 0
-
-
-def demand_tolerance(tolerance: float | None) -> None:
-    """Raise ArchError E0509 for a tolerance that nothing, or everything, would meet: NaN, infinity, less than 0."""
-    if tolerance is not None and not 0 <= tolerance < math.inf:
-        raise error("E0509", f"`tolerance` is a number of at least 0, not {tolerance:g}")
 
 
 def difference(found: NDArray[Any], expected: NDArray[Any], dtype: str = "float32") -> Difference:

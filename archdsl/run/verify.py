@@ -17,7 +17,7 @@ from archdsl.diagnostics import ArchError, error
 from archdsl.diagnostics.exhausted import exhaustion_told
 from archdsl.ir.graph import Model
 from archdsl.packages import install
-from archdsl.run.difference import Difference, demand_tolerance, difference
+from archdsl.run.difference import Difference, difference
 from archdsl.run.onnx import (
     NOT_ASKED,
     WHOLE,
@@ -112,13 +112,12 @@ def verify(
     Where matrices are quantized, PyTorch is given the rounded weights, and a target that rounds the inputs of products,
     too, is not to: what is compared is arithmetic. How far all rounding moves the outputs is reported apart.
     `tolerance` is the largest relative difference that passes: 1e-4 by default, 2e-2 in float16, 5e-2 in bfloat16.
-    Raises ArchError as `run` does, and E0509 for a tolerance that is no finite number."""
+    Raises ArchError as `run` does."""
     from archdsl.backends.torch import emit
     from archdsl.passes.decode import planned
     from archdsl.run.torch_decoder import TorchDecoder
 
     dtype = options.dtype
-    demand_tolerance(tolerance)
     demand_runtime(device, dtype)
     try:
         import torch

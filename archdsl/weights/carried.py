@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from archdsl.diagnostics import error
 from archdsl.files import MAX_CONFIG, make_folder, open_regular, read_json, remove, write_text, written_beside
 
 if TYPE_CHECKING:
@@ -132,3 +133,13 @@ def token_ids(files: Mapping[str, Path], order: Sequence[str] = (GENERATION, CON
         name: value for file in reversed(order) for name, value in fields_of(files, file).items() if value is not None
     }
     return {name: value for name, value in fields.items() if OF_TOKENS.fullmatch(name)}
+
+
+def demand_tokens(code: str, ids: Mapping[str, int | Sequence[int] | None], vocab: int | None) -> None:
+    """Raise ArchError with this code for an id of special tokens, `eos_token_id`, that is none of the `vocab` there
+    are."""
+    for name, given in ids.items():
+        for token in [given] if isinstance(given, int) else given or ():
+            if vocab is not None and not 0 <= token < vocab:
+                said = f"`--{name.replace('_', '-')} {token}` is no token of the model"
+                raise error(code, said, help=f"they are 0 to {vocab - 1:,}")

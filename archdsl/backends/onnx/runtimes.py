@@ -30,7 +30,7 @@ from archdsl.frozen import Frozen
 from archdsl.ir.graph import Model
 from archdsl.passes.decode import DecodePlan, decoding, plan
 from archdsl.passes.flatten import FlatOp
-from archdsl.weights.carried import carried, copy
+from archdsl.weights.carried import carried, copy, demand_tokens
 
 FED = ("input_ids", "attention_mask", "position_ids")
 """What both runtimes feed, beside keys and values."""
@@ -379,13 +379,8 @@ def text(config: BaseModel) -> str:
 
 
 def _demand(tokens: Tokens, vocab: int) -> None:
-    named = {"bos": [tokens.begin], "eos": tokens.end, "pad": [tokens.padding]}
-    for name, ids in named.items():
-        for i in ids:
-            if i is not None and not 0 <= i < vocab:
-                raise error(
-                    "E0504", f"`--{name}-token-id {i}` is no token of the model", help=f"they are 0 to {vocab - 1:,}"
-                )
+    ids = {"bos_token_id": tokens.begin, "eos_token_id": tokens.end, "pad_token_id": tokens.padding}
+    demand_tokens("E0504", ids, vocab)
 
 
 def _sizes(model: Model, steps: DecodePlan, graphs: Mapping[str, Written]) -> _Sizes:
