@@ -497,9 +497,10 @@ def of_blocks(body: str) -> Any:
 
 
 STANDING = {
-    "before and after a list": "x = x -> m_model as a\n for b in layers * m_model { x = x -> b as bs }\n x = x -> m_model(heads: 4)",
-    "in iterations of their own": "x = x -> m_model\n for b in [m_model, m_model(heads: 4)] { x = x -> b as bs\n x = concat(x, x) }",
-    "of two kinds in such": "for b in 2 * (near + m_model) { x = x -> b as bs\n x = concat(x, x) }",
+    "in unlike iterations": "for b in [m_model, m_model(heads: 4)] { x = x -> b\n x = concat(x, x) }\n x = x -> near",
+    "of two kinds in such": "x = x -> near\n for b in 2 * (near + m_model) { x = x -> b as bs\n x = concat(x, x) }",
+    "in two lists": "for b in layers * m_model { x = x -> b as bs }\n for b in 2 * near { x = x -> b }\n x = x -> near",
+    "two in a layer": "for b in layers * (two(again: m_model) + near) { x = x -> b as bs }",
     "two in a block": "for b in layers * even { x = x -> b as bs\n x = x -> plain as ps }",
 }
 
@@ -525,16 +526,12 @@ def test_wherever_attention_stands_it_has_a_place_in_the_cache(name: str, tmp_pa
     [
         ("for b in layers * plain { x = x -> b }", "it has no attention whose keys and values a cache could hold"),
         ("for b in 2 * (m_model + plain) { x = x -> b }", "with attention and layers without it stand in one loop"),
-        ("for b in 2 * m_model { x = x -> b }\n for b in 2 * near { x = x -> b }", "windows stand in more than one list"),
-        ("for b in 2 * m_model { x = x -> b }\n x = x -> near", "windows stand in more than one list"),
-        ("x = x -> m_model -> near", "windows stand in more than one list"),
-        ("for b in 2 * (two(again: m_model) + near) { x = x -> b }", "its layers attend several times each, some of them"),
-        ("for b in 2 * two(again: near) { x = x -> b }", "its layers attend several times each, some of them"),
+        ("for b in 2 * two(again: near) { x = x -> b }", "its layers attend in several ways each"),
         ("x = x -> near -> mha(heads: 2, mask: causal & window(5))", "windows of several sizes, and a Config has one"),
         ("x = x -> biased", "its attention has both a window and a bias of scores"),
         ("x = x -> odd", "a block of it attends in two ways, of different scale"),
         ("x = x -> headless", "`sdpa` is attention without an axis of heads"),
-        ("k = x -> linear(width) -> split_heads(2)\n for b in 2 * shared_keys { x = b(x, k) }", "`k`, of which all positions"),
+        ("k = x -> linear(width) -> split_heads(2)\n for b in 2 * shared_keys { x = b(x, k) }", "`k`, of which all"),
         ("q = x -> linear(width) -> split_heads(2)\n x += sdpa(q, x -> linear(width) -> split_heads(2), "
          "x -> linear(width) -> split_heads(2), mask: causal) -> merge_heads", "`sdpa` stands outside of a block"),
         ("x += x -> near -> cumsum(axis: 1)", "`cumsum` hands a state from each position to the next"),
@@ -626,9 +623,13 @@ def test_layers_of_repetitions_know_their_places(layers: str) -> None:
     given: list[tuple[str, int]] = []
     for name in eval(layers, numbers | {name: [name] for name in ("near", "far", "two")}):
         given.append((name, given[-1][1] + 1 + (given[-1][0] == "two") if given else 0))
-    kinds: Any = {n.capitalize(): lambda config, i, n=n: (n, i) for n in ("near", "far", "two")}
-    scope = kinds | {"nn": SimpleNamespace(ModuleList=list), "config": SimpleNamespace(**numbers)}
-    assert eval(places(layers)[1], scope) == given
+    classes: Any = {n.capitalize(): lambda config, i, n=n: (n, i) for n in ("near", "far", "two")}
+    scope = classes | {"nn": SimpleNamespace(ModuleList=list), "config": SimpleNamespace(**numbers)}
+    configuration, made = places(layers)
+    assert eval(made, scope) == given
+    kinds = [["sliding_attention"] if n == "near" else (1 + (n == "two")) * ["full_attention"] for n, _ in given]
+    (said,) = re.findall(r"def layer_types.*?\n        return (.*?)\n(?:\n|$)", configuration, re.DOTALL)
+    assert eval(f"({said})", {"self": SimpleNamespace(**numbers)}) == [kind for each in kinds for kind in each]
 
 
 def test_layers_know_their_places() -> None:

@@ -13,7 +13,7 @@ from archdsl.backends.torch.features.parallel import Parallel
 from archdsl.backends.torch.module import CONFIG, SELF, _as_written, choice_fields
 from archdsl.backends.torch.numbers import Numbers
 from archdsl.backends.torch.python import field_name, lines_laid_out
-from archdsl.backends.torch.tree import PyNode, substituted, unparse, words
+from archdsl.backends.torch.tree import PyNode, py, substituted, unparse, words
 from archdsl.diagnostics import ArchError
 from archdsl.ir.dims import Expr, Lit, Num, Var, free_names, substitute
 from archdsl.ir.graph import LoopNode, OpNode, Value
@@ -85,21 +85,22 @@ class LibraryConfig:
         """The kinds of all layers, where they differ."""
         if len({rule for rule, _ in self.decoder.limits}) < 2:
             return None
-        found = []
+        found: Tree | None = None
         for node in self.decoder.outlined.base.graph.nodes:
             if not self.decoder.layers_of(node):
                 continue
+            bodies = [body.nodes for body in node.bodies] if isinstance(node, LoopNode) else [[node]]
+            each = [self._kinds_of(nodes) for nodes in bodies]
+            if any(len(kinds) != 1 for kinds in each):
+                raise self.decoder.refuse("its layers attend in several ways each")
+            layers = [sum(map(self.decoder.layers_of, nodes)) for nodes in bodies]
+            kinds = [n * kinds for n, kinds in zip(layers, each, strict=True)]
             if isinstance(node, LoopNode):
-                each = [self._kinds_of(body.nodes) for body in node.bodies]
-                layers = [sum(map(self.decoder.layers_of, body.nodes)) for body in node.bodies]
-                if any(len(kinds) != 1 for kinds in each) or any(n != 1 for n in layers):
-                    raise self.decoder.refuse("its layers attend several times each, some of them within a window")
-                found.append(kinds_tree(node.pattern, node.iterations, [k[0] for k in each], self.tree))
+                tree = kinds_tree(node.pattern, node.iterations, kinds, self.tree)
             else:
-                found.append(None)
-        if len(found) != 1:
-            raise self.decoder.refuse("its layers with windows stand in more than one list")
-        return found[0]
+                tree = kinds_tree(None, [0], kinds, self.tree)
+            found = tree if found is None else py("{a} + {b}", a=found, b=tree)
+        return found
 
     def _kinds_of(self, nodes: Sequence[Any]) -> list[str]:
         """The kinds of attention of a body of a loop."""

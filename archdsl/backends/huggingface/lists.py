@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from archdsl.backends.torch.lists import list_tree
@@ -140,8 +141,25 @@ class IndexedList:
         )
 
 
-def kinds_tree(pattern: Pattern | None, iterations: Sequence[int], kinds: Sequence[str], count: Any) -> Tree:
-    """The list of the kinds of layers: `config.layers // 2 * ["sliding_attention", "full_attention"]`."""
+def kinds_tree(pattern: Pattern | None, iterations: Sequence[int], kinds: Sequence[Sequence[str]], count: Any) -> Tree:
+    """The list of the kinds of layers: `config.layers // 2 * ["sliding_attention", "full_attention"]`. `kinds` are
+    those of each body, of which it may have several."""
     if pattern is None:
-        return py("[{*xs}]", xs=[kinds[i] for i in iterations])
-    return list_tree(pattern, [lift(kind) for kind in kinds], count)
+        return py("[{*xs}]", xs=[lift(kind) for i in iterations for kind in kinds[i]])
+    words = [kind for each in kinds for kind in each]
+    ends = [sum(map(len, kinds[: i + 1])) for i in range(len(kinds))]
+    return list_tree(
+        _of_each(pattern, [range(e - len(k), e) for e, k in zip(ends, kinds, strict=True)]),
+        [lift(w) for w in words],
+        count,
+    )
+
+
+def _of_each(pattern: Pattern, entries: Sequence[Sequence[int]]) -> Pattern:
+    """A list with several entries for each element, by their indices."""
+    if isinstance(pattern, ElementRef):
+        found = tuple(map(ElementRef, entries[pattern.index]))
+        return found[0] if len(found) == 1 else JoinedPattern(found)
+    if isinstance(pattern, RepeatedPattern):
+        return replace(pattern, part=_of_each(pattern.part, entries))
+    return JoinedPattern(tuple(_of_each(p, entries) for p in pattern.parts))
