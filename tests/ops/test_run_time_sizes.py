@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -146,3 +149,49 @@ def test_quotients_of_numbers_below_0_are_rounded_down(number: str) -> None:
             x = torch.zeros(1, time, 4, dtype=torch.int64 if kind else torch.float32)
             assert module(x).flatten()[0] == 50 + eval(number, {"time": time})
             assert archdsl.verify(text=text, batch=1, seq=time, decode=False).agrees
+
+
+NUMBERS = [
+    *("floor(time / 2.5)", "ceil(time / 2.5)", "time // 2.5", "floor((time + 0.5) / 2)", "floor(time * 0.3)"),
+    *("floor(1 / time * 49)", "ceil(7 / time)", "floor(-1 / time)", "floor(time / 0.1)", "floor(sqrt(time) / 2)"),
+    *("sign(time - 7)", "3 - sign(time - 8)", "sign(log(time) - 1) + 0.5", "sign(-time)", "abs(time - 9)"),
+    *("ceil(log(time) * 2)", "floor(log(time))", "abs(log(time) - 3)", "maximum(time, 5)", "minimum(time / 2, 2.5)"),
+    *("maximum(log(time), 1.5)", "exp(time / 20)", "tanh(time / 10)", "sin(time)", "cos(time)", "time / 4 * 2"),
+    *("2.5 * floor(time / 2.5)", "floor(time / (batch + 1)) / 2", "2 ** -time", "time ** 0.5"),
+    *("(time / 3) ** 2", "1 / log(time + 1) ** 2", "(time + 1) / (batch + 1)", "minimum(time // 2, 4) * 2"),
+    *("ceil(sqrt(time)) - 1", "floor(maximum(time / 2, sqrt(time)))"),
+]
+SIZES = [
+    *("time / 4 * 2", "(time / 2) ** 2", "time * 0.5", "time / 0.5", "time * 1.5", "time / 2 + time / 2"),
+    *("(time + 2) / 2 - 1", "20 - time / 2", "time - time / 2", "3 * (time / 2 + 1)", "2 * (time / 4)", "time / 3 / 2"),
+    *("floor(time / 2.5)", "ceil(49 / time)", "minimum(time, 5)", "maximum(time // 2, 5)", "floor(sqrt(time))"),
+]
+
+
+def in_python(number: str, **sizes: int) -> Any:
+    """What a number comes to, of fractions that are exact."""
+    exact = re.sub(r"\d+(\.\d+)?", r'F("\g<0>")', number)
+    functions = {name: getattr(math, name) for name in ("floor", "ceil", "log", "exp", "tanh", "sin", "cos", "sqrt")}
+    functions |= {"abs": abs, "minimum": min, "maximum": max, "sign": lambda x: (x > 0) - (x < 0), "F": Fraction}
+    return eval(exact, functions | {name: Fraction(size) for name, size in sizes.items()})
+
+
+def test_numbers_of_sizes_are_exact() -> None:
+    """In the module and in onnxruntime they are what Python makes of fractions."""
+    wanted = ", ".join(f"x * ({number})" for number in NUMBERS)
+    text = f"model m(x: [batch, time, 1]) {{ return {wanted} }}"
+    module = to_torch(archdsl.load(text=text))
+    for time in (1, 5, 7, 8, 49):
+        found = outputs_of(module, {"x": torch.ones(2, time, 1, dtype=torch.float64)})
+        for number, y in zip(NUMBERS, found, strict=True):
+            assert y.flatten()[0] == pytest.approx(float(in_python(number, batch=2, time=time)), rel=1e-12), number
+        assert archdsl.verify(text=text, batch=2, seq=time, decode=False).agrees
+
+
+def test_sizes_that_are_quotients_are_exact() -> None:
+    for size in SIZES:
+        text = f"model m(x: [batch, time, 1]) {{ return ones({size}, 2) * x[0, 0, 0] }}"
+        module = to_torch(archdsl.load(text=text, allow_noncausal=True))
+        for time in (6, 12):
+            if in_python(size, time=time) % 1 == 0:
+                assert module(torch.ones(1, time, 1)).size(0) == in_python(size, time=time), size

@@ -222,6 +222,8 @@ class Numbers:
         if quotients == "whole" and not self.is_exact(expr):
             made = self.spelled_by(expr, "real", name)
             return call_tree(word("round"), (made,)) if self.whole(expr) else made
+        if quotients == "sizes" and not self._falls(expr):
+            return self._divided(expr, False, name) or self.spelled_by(expr, "real", name)
         if isinstance(expr, Lit):
             return constant(expr.text)
         if isinstance(expr, Var):
@@ -231,6 +233,8 @@ class Numbers:
         if isinstance(expr, Fn):
             return self._function(expr, quotients, name)
         op = expr.op
+        if op == "//" and quotients != "whole" and not (self._runs_whole(expr.left) and self._runs_whole(expr.right)):
+            return self._function(Fn("floor", (Bin("/", expr.left, expr.right),)), quotients, name)
         if op == "//" and quotients == "whole" and not (self.floors(expr.left) and self.integral(expr.right)):
             return self._function(Fn("floor", (Bin("/", expr.left, expr.right),)), quotients, name)
         if op == "/" and quotients != "real":
@@ -261,19 +265,70 @@ class Numbers:
     def _function(self, expr: Fn, quotients: Quotients, name: Callable[[str], Any]) -> Any:
         above, below = _quotient(expr.args[0])
         exact = self.integral(above) and self.integral(below)
-        if expr.name in ("ceil", "floor") and below != Lit("1") and (quotients == "sizes" or exact):
+        running = quotients == "sizes" and self._runs_whole(above) and self._runs_whole(below)
+        if expr.name in ("ceil", "floor") and below != Lit("1") and (running or exact):
             top, bottom = (self.spelled_by(x, quotients, name) for x in (above, below))
             if expr.name == "floor":
                 return PyNode("BinOp", (top, PyNode("FloorDiv", ()), bottom))
             quotient = PyNode("BinOp", (PyNode("UnaryOp", (PyNode("USub", ()), top)), PyNode("FloorDiv", ()), bottom))
             return PyNode("UnaryOp", (PyNode("USub", ()), quotient))
-        within: Quotients = "real" if expr.name in ("ceil", "floor") and quotients == "whole" else quotients
+        if expr.name in ("ceil", "floor") and quotients != "whole":
+            found = self._divided(expr.args[0], expr.name == "ceil", name)
+            if found is not None:
+                return found
+        within: Quotients = "real" if expr.name in ("ceil", "floor") else quotients
         args = [self.spelled_by(x, within, name) for x in expr.args]
         if expr.name == "sign":
-            return call_tree(PyNode("Attribute", (word("math"), "copysign")), (constant("1"), *args))
+            above_zero, below_zero = (
+                PyNode("Compare", (args[0], (PyNode(k, ()),), (constant("0"),))) for k in ("Gt", "Lt")
+            )
+            return PyNode("BinOp", (above_zero, PyNode("Sub", ()), below_zero))
         if expr.name in FUNCTIONS:
             return call_tree(word(FUNCTIONS[expr.name]), args)
         return call_tree(PyNode("Attribute", (word("math"), expr.name)), args)
+
+    # --- what only the running model knows ---
+
+    def _runs_whole(self, expr: Expr) -> bool:
+        """Whether an expression is an integer by the way it is made, as sizes of tensors are."""
+        return dims.is_integral(expr, self._is_size)
+
+    def _is_size(self, name: str) -> bool:
+        if name in self.block.local:
+            return name in self.sizes or self._runs_whole(self.block.local[name])
+        known = self.block.axes.get(name) or self.block.hypers.get(name)
+        if isinstance(known, Num):
+            return dims.is_size_like(known.value)
+        return self.is_dynamic(name) or self.whole(Var(name))
+
+    def _falls(self, expr: Expr) -> bool:
+        """Whether a size that is whole comes out right if its quotients are rounded down: of n / 4 * 2 that need not be
+        whole."""
+        if isinstance(expr, Var) or self._runs_whole(expr):
+            return True
+        if isinstance(expr, Fn):
+            return expr.name not in ("minimum", "maximum", "abs")
+        if not isinstance(expr, Bin):
+            return False
+        if expr.op == "/":
+            return self._falls(expr.left) and self._runs_whole(expr.right)
+        if expr.op in "+-":
+            whole = self._runs_whole(expr.left), self._runs_whole(expr.right)
+            return (whole[1] and self._falls(expr.left)) or (whole[0] and expr.op == "+" and self._falls(expr.right))
+        return expr.op == "*" and expr.left == Lit("-1") and self._falls(expr.right)
+
+    def _divided(self, expr: Expr, up: bool, name: Callable[[str], Any]) -> Any:
+        """A number rounded down, or up, as one quotient of integers, without a float; None where it is none."""
+        above, below = _ratio(expr)
+        if not (self._runs_whole(above) and self._runs_whole(below)):
+            return None
+        top, bottom = (self.spelled_by(x, "sizes", name) for x in (above, below))
+        if below == Lit("1"):
+            return top
+        if not up:
+            return PyNode("BinOp", (top, PyNode("FloorDiv", ()), bottom))
+        quotient = PyNode("BinOp", (PyNode("UnaryOp", (PyNode("USub", ()), top)), PyNode("FloorDiv", ()), bottom))
+        return PyNode("UnaryOp", (PyNode("USub", ()), quotient))
 
     def whole(self, expr: Expr) -> bool:
         """Whether an expression is known to be an integer in every one of the blocks."""
@@ -334,6 +389,33 @@ def _quotient(expr: Expr) -> tuple[Expr, Expr]:
     if isinstance(below, Lit) and isinstance(expr.right, Lit):
         return above, dims.literal(dims.whole_number(Fraction(below.text) * Fraction(expr.right.text)))
     return above, expr.right if below == Lit("1") else Bin("*", below, expr.right)
+
+
+def _ratio(expr: Expr) -> tuple[Expr, Expr]:
+    """What is above and what is below the line of the one quotient that an expression is: `2.5 / n` is 5 / (2 * n)."""
+    one = Lit("1")
+    if isinstance(expr, Lit) and expr.text not in ("inf", "-inf"):
+        worth = Fraction(expr.text.replace("_", ""))
+        return dims.literal(worth.numerator), dims.literal(worth.denominator)
+    if isinstance(expr, Bin) and expr.op == "**" and isinstance(expr.right, Lit) and expr.right.text.isdecimal():
+        a, b = _ratio(expr.left)
+        return (expr, one) if b == one else (Bin("**", a, expr.right), Bin("**", b, expr.right))
+    if not isinstance(expr, Bin) or expr.op not in ("+", "-", "*", "/"):
+        return expr, one
+    (a, b), (c, d) = _ratio(expr.left), _ratio(expr.right)
+
+    def times(x: Expr, y: Expr) -> Expr:
+        if isinstance(x, Lit) and isinstance(y, Lit):
+            return dims.literal(int(x.text) * int(y.text))
+        return y if x == one else x if y == one else Bin("*", x, y)
+
+    if expr.op == "*":
+        return times(a, c), times(b, d)
+    if expr.op == "/":
+        return times(a, d), times(b, c)
+    if b == d:
+        return Bin(expr.op, a, c), b
+    return Bin(expr.op, times(a, d), times(c, b)), times(b, d)
 
 
 def is_dynamic(block: Block, name: str) -> bool:

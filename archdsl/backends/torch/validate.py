@@ -281,7 +281,7 @@ class Evaluator:
         return self.term("subscript", of, _sliced(at))
 
     def on_binop(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
-        left, right = self.eval(x.fields[0], env), self.eval(x.fields[2], env)
+        left, right = self.operand(x.fields[0], env), self.operand(x.fields[2], env)
         op = x.fields[1].kind
         if _number(left) and _number(right) and op in PYTHON:
             return _real(PYTHON[op](_plain(left), _plain(right)), left, right)
@@ -289,6 +289,14 @@ class Evaluator:
             return PYTHON[op](left, right)  # `3 * [mask]`, `[a] + [b]`
         self._tensors(left, right)
         return self.term("binary", op, left, right)
+
+    def operand(self, x: Any, env: Mapping[Any, Any]) -> Any:
+        """What arithmetic is done with: a comparison of numbers is 1 or 0 there."""
+        if isinstance(x, PyNode) and x.kind == "Compare" and len(x.fields[1]) == 1:
+            sides = self.eval(x.fields[0], env), self.eval(x.fields[2][0], env)
+            if all(map(_number, sides)):
+                return int(PYTHON[x.fields[1][0].kind](*map(_plain, sides)))
+        return self.eval(x, env)
 
     def on_unaryop(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         op, of = x.fields[0].kind, self.eval(x.fields[1], env)
