@@ -21,9 +21,10 @@ import archdsl
 from archdsl.estimates.flops import per_token
 from archdsl.frontend.load import name_of
 from archdsl.ir.graph import Model
+from archdsl.report import tables
 from archdsl.report.compare import LONG, CompareReport, ModelColumn
 from archdsl.report.diff import TOLD, Aligned, DiffReport, align, diff
-from archdsl.report.tables import compare_csv, compare_markdown
+from archdsl.report.tables import compare_csv, compare_markdown, diff_view, plain_text
 from archdsl.resources import zoo_files
 
 GPT2 = (ROOT / "specs" / "gpt2.arch").read_text(encoding="utf-8")
@@ -224,6 +225,50 @@ OWN = [
 def test_an_edit_of_equations_is_said_once(old: str, new: str, expected: list[str]) -> None:
     other = DENSE.replace(old, new).replace("return x", "return y" if new.startswith("y") else "return x")
     assert told(compared(DENSE, other)) == expected
+
+
+TWINS = "model m(x: [batch, 8]) {{ {} return {} }}"
+A, B = "a = x -> linear(8) as a ", "b = x -> linear(8) as b "
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "last"),
+    [
+        ((A + B, "a - b"), (B + A, "a - b"), "no difference"),
+        ((A + B, "a - b"), (A + B, "b - a"), "the same parts, put together otherwise"),
+        ((A, "a - x"), (A, "x - a"), "the same parts, put together otherwise"),
+        ((A + B, "(a - b) * (a - b)"), (A + B, "(a - a) * (b - b)"), "~ minus  reads a and b → b"),
+    ],
+)
+def test_modules_that_do_the_same_are_not_one(one: tuple[str, str], other: tuple[str, str], last: str) -> None:
+    """Weights of the same shape are others: what reads which of them is part of a model."""
+    report = compared(TWINS.format(*one), TWINS.format(*other))
+    assert report.same == (last == "no difference")
+    assert plain_text(*diff_view(report)).partition("\n\nSizes")[0].splitlines()[-1] == last
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        ("a - b", "(a -> relu -> relu -> exp) - b", ["+ relu × 2, exp"]),
+        ("(a -> relu -> relu -> exp) - b", "a - b", ["- relu × 2, exp"]),
+        ("a -> dropout(0.1) -> dropout(0.1)", "a -> dropout(0.2) -> dropout(0.2)", ["~ dropout  rate 0.1 → 0.2 (× 2)"]),
+        (
+            "a -> linear(9) as c -> linear(9) as d -> exp",
+            "a -> linear(8) as c -> linear(8) as d -> exp",
+            [
+                "~ outputs  float[batch, 9] → float[batch, 8]",
+                "~ c: linear  features 9 → 8",
+                "and 1 more: --json says all",
+            ],
+        ),
+    ],
+)
+def test_what_is_told_of_parts(before: str, after: str, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alike ones at once, and of many the first."""
+    monkeypatch.setattr(tables, "LINES", 2)
+    text = plain_text(*diff_view(compared(*(TWINS.format(A + B, result) for result in (before, after)))))
+    assert text.partition("Structure\n")[2].partition("\n\n")[0].rstrip().splitlines() == lines
 
 
 def test_a_number_of_a_long_list_is_told() -> None:

@@ -9,6 +9,7 @@ of its own where `width` has changed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -166,25 +167,18 @@ class _Side:
         return self.digests[block]
 
     def of_graph(self, graph: Graph) -> Content:
-        """The graph by what its results are computed from; values from outside are numbered as they are read."""
+        """The graph by what its results are computed from; values from outside are numbered as they are read, and
+        modules of weights of their own that do the same to the same, in the order in which the results need them."""
         if graph not in self.digests:
-            tokens: dict[Value, str] = {v: f"input {i}" for i, v in enumerate(graph.inputs)}
-            made, names = [], []
-            for node in graph.nodes:
-                if isinstance(node, CheckNode | CausalNode):
-                    continue
-                read = [
-                    tokens.setdefault(v, f"outer {len(tokens)}") if v is not None else "" for v in _all_inputs(node)
-                ]
-                does, outputs = self.of_node(node), node_outputs(node)
-                digest = _digest(does.plain, *read)
-                tokens |= {v: f"{digest} {i}" for i, v in enumerate(outputs)}
-                names.append(does.named)
-                if is_module(node) or not outputs or subgraphs(node):  # others do nothing where nothing reads them
-                    made.append(digest)
-            results = [tokens.get(v, "outer") if v is not None else "" for v in graph.outputs]
-            plain = _digest(*results, *sorted(made))
-            self.digests[graph] = Content(plain, _digest(plain, *sorted(names)))
+            steps = [n for n in graph.nodes if not isinstance(n, CheckNode | CausalNode)]
+            does = {node: self.of_node(node) for node in steps}
+            made, plain = _wired(graph, steps, {node: d.plain for node, d in does.items()})
+            many = Counter(made[node] for node in steps if _is_own(node))
+            if twins := [n for n in _as_needed(graph) if n in made and _is_own(n) and many[made[n]] > 1]:
+                turns = {node: sum(made[t] == made[node] for t in twins[:i]) for i, node in enumerate(twins)}
+                made, plain = _wired(graph, steps, {n: _digest(d.plain, turns.get(n)) for n, d in does.items()})
+            _, named = _wired(graph, steps, {node: d.named for node, d in does.items()})
+            self.digests[graph] = Content(plain, _digest(plain, named))
         return self.digests[graph]
 
     def of_node(self, node: Node) -> Content:
@@ -323,6 +317,42 @@ class _Side:
 def _content(*parts: object, step: str = "") -> Content:
     plain = [p.plain if isinstance(p, Content) else p for p in parts]
     return Content(_digest(*plain), _digest(step, *(p.named if isinstance(p, Content) else p for p in parts)))
+
+
+def _wired(graph: Graph, steps: Sequence[Node], does: Mapping[Node, str]) -> tuple[dict[Node, str], str]:
+    """Return a digest of what each node makes, by what it does and reads, and one of what the graph makes."""
+    tokens: dict[Value, str] = {v: f"input {i}" for i, v in enumerate(graph.inputs)}
+    made: dict[Node, str] = {}
+    for node in steps:
+        read = [tokens.setdefault(v, f"outer {len(tokens)}") if v is not None else "" for v in _all_inputs(node)]
+        made[node] = _digest(does[node], *read)
+        tokens |= {v: f"{made[node]} {i}" for i, v in enumerate(node_outputs(node))}
+    results = [tokens.get(v, "outer") if v is not None else "" for v in graph.outputs]
+    # Others do nothing where nothing reads them.
+    kept = sorted(made[node] for node in steps if _has_weights(node) or not node_outputs(node))
+    return made, _digest(*results, *kept)
+
+
+def _has_weights(node: Node) -> bool:
+    return is_module(node) or bool(subgraphs(node))
+
+
+def _is_own(node: Node) -> bool:
+    """Whether no other node has its weights."""
+    return _has_weights(node) and getattr(node, "instance", None) is None
+
+
+def _as_needed(graph: Graph) -> list[Node]:
+    """Return the nodes that results are made of, in the order in which these need them, and then the others."""
+    makers = {v: node for node in graph.nodes for v in node_outputs(node)}
+    found: dict[Node, None] = {}
+    waiting = [*reversed(graph.outputs)]
+    while waiting:
+        node = makers.get(value) if (value := waiting.pop()) is not None else None
+        if node is not None and node not in found:
+            found[node] = None
+            waiting += reversed(_all_inputs(node))
+    return [*found, *(node for node in graph.nodes if node not in found)]
 
 
 def _digest(*parts: object) -> str:
@@ -845,7 +875,9 @@ def diff(before: Model, after: Model, *, seq: int | None = None) -> DiffReport:
         for n in dict.fromkeys([*reports[0].config, *reports[1].config])
         if reports[0].config.get(n) != reports[1].config.get(n)
     ]
-    found = align(before, after)
+    aligner = _Aligner(before, after)
+    found = aligner.root
+    wired = {side.of_graph(model.block.graph) for side, model in zip((aligner.a, aligner.b), models, strict=True)}
     contents = {p.content.plain for p in (found.before, found.after) if p is not None}
     root = _Told(*(per_token_of_parts(m, r, seq=seq) for m, r in zip(models, reports, strict=True))).part(
         found, "", 1, 1
@@ -854,7 +886,7 @@ def diff(before: Model, after: Model, *, seq: int | None = None) -> DiffReport:
         before=before.name,
         after=after.name,
         sources=(before.source_name, after.source_name),
-        same=not settings and root.status not in TOLD and len(contents) == 1,
+        same=not settings and root.status not in TOLD and len(contents) == len(wired) == 1,
         seq=seq,
         totals=list(_totals(models, reports, seq)),
         settings=settings,
