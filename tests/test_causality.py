@@ -327,6 +327,34 @@ def test_what_is_certain_is_said_however_far_ahead_is_read(far: int) -> None:
     assert found.message.startswith("a later token can reach an earlier logit: `shift` reads ")
 
 
+AT_ONE = {
+    "a result": "z = x -> shift(-1)",
+    "a scan": """z = scan h: [batch, 8] = 0 for a in x -> shift(-1) {
+    h = h * 0.5 + a
+    emit h
+  }""",
+}
+
+
+@pytest.mark.parametrize("body", AT_ONE.values(), ids=AT_ONE.keys())
+@pytest.mark.parametrize("at", [1, 2, 5])
+def test_what_is_certain_is_said_where_one_position_reads_later_ones(body: str, at: int) -> None:
+    text = f"""model m(x: [batch, time, 8]) -> [batch, time, 8] {{
+      {body}
+      y = concat(x[:, :{at}], z[:, {at}:{at + 1}], x[:, {at + 1}:], axis: 1)
+      assert causal(y)
+      return y
+    }}"""
+    (found,) = archdsl.check(text=text)
+    assert found.message.startswith("a later token can reach an earlier position of `y`: `shift` reads ")
+
+
+def test_a_large_number_in_place_of_minus_infinity_is_named() -> None:
+    text = f"{SCORES}\n  kept = where(j <= i, scores, -1e9)\n  {BEST}"
+    (found,) = equations(text)
+    assert any("scores are masked by -1e+09: with `-inf`" in note for note in found.notes)
+
+
 # --- claims -----------------------------------------------------------------------------------------------------------
 
 

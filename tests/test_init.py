@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -404,12 +405,13 @@ def test_raw_weights(init: str, text: str | None) -> None:
         ("param w: [2] = [1, inf]", "E0203"),
         ("param w: [2] = [x, x]", "E0203"),
         ("param w: [2] = [1, batch]", "E0402"),
+        ("param w: [2] = batch / 2", "E0402"),
         ("buffer w: int[2] = [1, 0.5]", "E0203"),
         ("buffer w: bool[2] = [1, n / 2]", "E0203"),
         ("buffer w: int[2] = [1, 9_223_372_036_854_775_808]", "E0404"),
     ],
 )
-def test_lists_that_are_no_first_value(weight: str, code: str) -> None:
+def test_what_is_no_first_value(weight: str, code: str) -> None:
     with pytest.raises(ArchError) as problem:
         load(text=f"model m(n = 3)(x: [batch, time, 2]) -> [batch, time, 2] {{ {weight}  return x * w }}")
     assert [d.code for d in problem.value.diagnostics] == [code]
@@ -639,3 +641,14 @@ def test_queries_and_keys_are_found_through_rotations_and_norms() -> None:
     (call,) = (n for n in model.block.graph.nodes if isinstance(n, CallNode))
     names = linears(call.block.graph)
     assert {names[i] for i in query_key_maps(call.block)} == {"q", "k"}
+
+
+def test_weights_of_one_block_are_drawn_as_each_use_says() -> None:
+    text = """
+    block one(init)(x: [batch, time, 8]) -> [batch, time, 8] { return x -> linear(8, init: init) as w }
+    model m(x: [batch, time, 8]) -> [batch, time, 8] {
+      return x -> one(normal(0.5)) as a -> one(zeros) as b -> one(uniform(3)) as c
+    }"""
+    made: Any = archdsl.to_torch(text=text)
+    a, b, c = (m.w.weight.abs().max() for m in (made.a, made.b, made.c))
+    assert b == 0 < a < 2.2 < c <= 3

@@ -1,5 +1,6 @@
 """ONNX files: where the weights lie, that they are the model's, and that nothing is left half written."""
 
+import ast
 import os
 import shlex
 import subprocess
@@ -369,6 +370,29 @@ def test_a_graph_says_what_makes_it_again() -> None:
     assert {n: Path("two", n).read_bytes() for n in os.listdir("two") if n != "model.onnx"} == {
         n: Path("one", n).read_bytes() for n in os.listdir("one") if n != "model.onnx"
     }
+
+
+def test_nodes_are_in_the_modules_that_pytorch_has() -> None:
+    text = (
+        SPEC.replace("blocks:", "blocks: tower() + ")
+        + """
+    block tower(x: [batch, time, width]) -> [batch, time, width] {
+      for i in 2 { x = x -> layer(heads: 4, kv_heads: 2) as layers }
+      return x -> rmsnorm as norm
+    }"""
+    )
+    module = archdsl.to_torch(text=text)
+    modules = {name for name, m in module.named_modules() if not isinstance(m, torch.nn.ModuleList)}
+    archdsl.to_onnx(text=text, output="m.onnx")
+    seen = set()
+    for node in onnx.load("m.onnx", load_external_data=False).graph.node:
+        said = {m.key: m.value for m in node.metadata_props}.get("pkg.torch.onnx.name_scopes")
+        if said is not None:
+            *scopes, _ = ast.literal_eval(said)
+            path = node.name.rpartition("/")[0].split(".") if "/" in node.name else []
+            assert scopes == ["", *(p for i in range(len(path)) if (p := ".".join(path[: i + 1])) in modules)]
+            seen |= {*scopes}
+    assert {"blocks.0", "blocks.0.layers.1", "blocks.0.layers.1.attention.q", "blocks.2.ffn"} <= seen
 
 
 def test_nodes_say_which_modules_they_are_in() -> None:

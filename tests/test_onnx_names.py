@@ -18,6 +18,7 @@ from zoo import tiny
 import archdsl
 from archdsl.backends.onnx.names import names_of
 from archdsl.diagnostics import ArchError
+from archdsl.passes.decode import plan
 
 ENCODER = """
 model encoder(width = 32, layers = 2)
@@ -208,3 +209,17 @@ def test_a_file_that_names_no_tokens_is_none(content: str, tmp_path: Path) -> No
     files = archdsl.to_onnx(tiny.graph(name), tmp_path / "out", weights=weights, decode=True)
     assert "no token is known to end a text" in files.remark
     assert "eos_token_id" not in json.loads((tmp_path / "out" / "genai_config.json").read_text())["model"]
+
+
+def test_what_is_kept_is_numbered_layer_by_layer() -> None:
+    recurrence = "x = scan h: [batch, 16] = 0 for a in x { h = h / 2 + a  emit h }"
+    text = f"""model m(tokens: token[batch, time]) -> [batch, time, 20] {{
+      x = tokens -> embedding(20, 16)
+      for i in 2 {{
+        {recurrence}
+        x = x -> mha(heads: 2, mask: causal)
+      }}
+      {recurrence}
+      return x -> linear(20)
+    }}"""
+    assert [e.layer for e in plan(archdsl.load(text=text)).entries()] == [0, 1, 1, 2, 3, 3, 4]

@@ -53,6 +53,13 @@ model mixture(layers = 2) {
 """
 MANY = EXPERTS.replace("experts: 4", "experts: 20")
 EVEN = MANY.replace("width:   24", "width:   32").replace("hidden: 40", "hidden: 64")  # sizes that blocks of 32 fill
+HEADS = {
+    "one after the other": ("permute(0, 2, 1, 3)", "permute(0, 2, 1, 3)"),
+    "interleaved": ("permute(0, 3, 1, 2)", "permute(0, 2, 3, 1)"),
+    "interleaved before alone": ("permute(0, 3, 1, 2)", "permute(0, 2, 1, 3)"),
+    "interleaved behind alone": ("permute(0, 2, 1, 3)", "permute(0, 2, 3, 1)"),
+}
+"""How heads are cut off of [batch, time, width], and put together again."""
 OUTER = """\
 model paired(x: [batch, time, 16], padding: padding[batch, time]) {
   y = where(padding -> unsqueeze(-1), x -> linear(16), 0)
@@ -796,3 +803,14 @@ def test_of_equal_values_that_of_the_lower_index_is_compared(chosen: str, tied: 
     report = verify(load(text=f"model m(x: [batch, time, 8]) {{ {chosen}  return at }}"), **options(time=9))
     assert report.agrees
     assert report.ties == tied
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_lie_in_the_width_as_the_spec_says(name: str) -> None:
+    cut, joined = HEADS[name]
+    heads = "\n".join(f"{n} = x -> linear(16) as {n} -> unflatten(2, 4, 4) -> {cut}" for n in "qkv")
+    text = f"""model m(x: [batch, time, 8]) -> [batch, time, 16] {{
+      {heads}
+      return sdpa(q, k, v, mask: causal) -> {joined} -> flatten(2, 3)
+    }}"""
+    assert verify(load(text=text), **options(target="ort-cpu", decode=False)).agrees

@@ -497,6 +497,11 @@ STATEMENTS = {
         "E0304",
         "an expert gives back real numbers of the model's own type, and `f` gives int",
     ),
+    "real numbers of another type": (
+        body("return f(x)", "block f(x: float32[batch, time, 8]) -> [batch, time, 8] { return x -> cast(float) }"),
+        "E0304",
+        "`f` takes real numbers of type float32, but `x` holds real numbers of the model's own type",
+    ),
     "an expert with a loop": (
         body(
             "return x -> moe(experts: 2, top_k: 1, expert: f)",

@@ -27,6 +27,8 @@ Element = tuple[Spot, Index]
 
 LENGTHS = (8, 12, 16, 24, 60, 64, 128, 240, 256, 1024)
 """How long the sequence may be that is searched: the first that all sizes allow, and the last."""
+FIRST = 8
+"""Positions that are tried for one length, from the first one on, beside that in the middle."""
 MOST = 2_000
 """Steps back that are taken for one length."""
 DEEPEST = 64
@@ -66,7 +68,7 @@ class Witness(Paths):
             self.sizes, self.steps, self.free = dict.fromkeys(symbols, length), 0, {}
             try:
                 last = self.length(value.shape[axis].value) - 1
-                for position in sorted({0, min(1, last), last // 2}):
+                for position in dict.fromkeys((*range(min(last, FIRST) + 1), last // 2)):
                     self.allowed = ratio * position + max(ratio - 1, Fraction(0)) + self.leak.node.ahead - 1
                     index = tuple(position if a == axis else None for a in range(value.rank))
                     found = self.search_from((Spot(self.leak.levels, self.leak.run, value), index))

@@ -280,7 +280,7 @@ class Writer:
             "y = u -> transpose(0, 1) -> cumsum(axis: 0) -> transpose(0, 1)",
             "y = u -> split_heads(2) -> transpose(1, 2) -> flatten(2)",
             "q = u -> split_heads(2)\nk = relu(q) + 1\ny = linear_attention(k, k, q, normalize: true) -> merge_heads",
-            "if training { y = u -> shift(1) } else { y = v }",
+            "if training { y = u -> shift(1) } else { y = tanh(v) }",
             f"y = where(unsqueeze(indices(L), 1) < {n}, v, shift(u, {n}))",
         )
 
@@ -346,7 +346,7 @@ class Writer:
             f"y = u -> delayed -> shift(-{n})",
             f"y = u\nfor i in 2 {{ if i == 1 {{ y = y -> shift(-{n}) }} else {{ y = y -> shift({n}) }} }}",
             "y = u -> tile(2)\ny = y[:, 1 : L + 1]",
-            "if training { y = u -> flip(1) } else { y = v }",
+            "if training { y = u -> flip(1) } else { y = tanh(v) }",
             "y = gather(u, flip(indices(L), 0) -> unsqueeze(0) -> unsqueeze(2) -> expand(0, batch) -> expand(2, 4), "
             "axis: 1)",
             "a, b = u -> sort(axis: 1)\ny = a",

@@ -860,3 +860,28 @@ def test_a_window_in_some_layers_that_is_no_field(attention: str, mask: str) -> 
     model = archdsl.load(text=text)
     assert emit(model, GENERATE).count("class Layer(") == 1
     assert max(torch_differences(model).values()) < TOLERANCE
+
+
+STEPPED = {
+    "keys that two windows see": """
+      k = x -> linear(16) as k -> split_heads(2)
+      v = x -> linear(16) as v -> split_heads(2)
+      q = x -> linear(16) as q -> split_heads(2)
+      near = sdpa(q, k, v, mask: causal & window(2))
+      x = (near + sdpa(2 * q, k, v, mask: causal & window(4))) -> merge_heads""",
+    "equations outside training": """
+      if training { x = x -> dropout(0.5) } else { x = 2 * tanh(x) }
+      x = x -> mha(heads: 2, mask: causal)""",
+}
+
+
+@pytest.mark.parametrize("body", STEPPED.values(), ids=STEPPED.keys())
+def test_steps_are_those_of_the_whole(body: str) -> None:
+    text = f"""model m(tokens: token[batch, time]) -> [batch, time, 20] {{
+      x = tokens -> embedding(20, 16)
+      {body}
+      return x -> linear(20) as head
+    }}"""
+    model = archdsl.load(text=text)
+    assert max(torch_differences(model, (4, 1, 1, 2, 1, 1)).values()) < TOLERANCE
+    assert max(differences(model, (4, 1, 1, 2, 1, 1)).values()) < TOLERANCE

@@ -235,7 +235,7 @@ class LibraryLowering(Lowering):
         self.bound(node.inputs[:1])
         update = py("{c}.update({*xs}, {i})", c=cache, xs=[self.read(v) for v in values], i=index)
         new = tuple(replace(v) for v in values)
-        then = Suite((), (Bind(new, update, nested=False),), tuple(map(Read, new)))
+        then = Suite((), (Bind(new, update),), tuple(map(Read, new)))
         otherwise = Suite((), (), tuple(self.read(v) for v in values))
         for value, variable in zip(new, found, strict=True):
             hints[value] = variable.hint

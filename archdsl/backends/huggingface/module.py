@@ -103,7 +103,7 @@ class LibraryWriter(FileWriter):
             *(
                 f"_supports_{name} = True"
                 for name in ("sdpa", "flex_attn", "flash_attn")
-                if name[:4] in kernels or name.partition("_")[0] in kernels
+                if name.partition("_")[0] in kernels
             ),
             *["_supports_attention_backend = True"] * ("flex" in kernels),
             "_can_compile_fullgraph = True",
