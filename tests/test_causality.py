@@ -327,6 +327,19 @@ def test_what_is_certain_is_said_however_far_ahead_is_read(far: int) -> None:
     assert found.message.startswith("a later token can reach an earlier logit: `shift` reads ")
 
 
+SEEN = {
+    "one": "where(j <= i + 1, scores, -inf)",
+    "others are chosen before": "where(j == i, scores, where(j <= i + 1, 2 * scores, -inf))",
+    "one is not chosen": "where(j <= i, where(j == i, 1, scores), where(j <= i + 2, scores, -inf))",
+}
+
+
+@pytest.mark.parametrize("kept", SEEN.values(), ids=SEEN.keys())
+def test_what_is_certain_is_said_of_scores_that_are_chosen(kept: str) -> None:
+    (found,) = equations(f"{SCORES}\n  kept = {kept}\n  {BEST}")
+    assert found.message.startswith("a later token can reach an earlier logit: `softmax` reads ")
+
+
 AT_ONE = {
     "a result": "z = x -> shift(-1)",
     "a scan": """z = scan h: [batch, 8] = 0 for a in x -> shift(-1) {
@@ -347,6 +360,12 @@ def test_what_is_certain_is_said_where_one_position_reads_later_ones(body: str, 
     }}"""
     (found,) = archdsl.check(text=text)
     assert found.message.startswith("a later token can reach an earlier position of `y`: `shift` reads ")
+
+
+def test_a_scan_is_a_step_of_the_path() -> None:
+    text = f"model m(x: [batch, time, 8]) -> [batch, time, 8] {{ {AT_ONE['a scan']}  assert causal(z)  return z }}"
+    (found,) = archdsl.check(text=text)
+    assert found.notes[0] == "the path: x -> shift -> plus -> scan -> z"
 
 
 def test_a_large_number_in_place_of_minus_infinity_is_named() -> None:

@@ -73,3 +73,15 @@ def test_the_validator_finds_what_hides_a_method() -> None:
     for name, message in (("blocks", "blocks is a method and an attribute"), ("forward", "two methods of one name")):
         with pytest.raises(InvalidError, match=message):
             validate(f"{text}\n    def {name}(self) -> None:\n        pass\n", file.classes)
+
+
+def test_modules_of_other_numbers_have_names_of_their_own() -> None:
+    text = """model m(x: [batch, time, 8]) -> [batch, time, 8] {
+      return x -> dropout(0.1) -> linear(8) -> dropout(0.2) -> dropout(0.1) -> dropout(0.3)
+    }"""
+    made: Any = archdsl.to_torch(text=text)
+    assert {name: m.p for name, m in made.named_modules() if isinstance(m, torch.nn.Dropout)} == {
+        "dropout": 0.1,
+        "dropout_2": 0.2,
+        "dropout_3": 0.3,
+    }

@@ -410,3 +410,23 @@ def test_capacities_that_are_none(use: str, code: str) -> None:
     with pytest.raises(ArchError) as problem:
         spec(f"model m(x: [rows, 8], w: [rows, 2], c: int[rows, 2]) {{ return {use} }}")
     assert [d.code for d in problem.value.diagnostics] == [code]
+
+
+def test_losses_pass_a_mask_that_is_left_out() -> None:
+    text = """
+    block layer(seen: mask) {
+      attention: mha(heads: 2)
+      mask:      seen
+      ffn:       moe(experts: 4, top_k: 2, expert: mlp(hidden: 8), router: softmax_router(balance: 0.01))
+    }
+    model m(x: [batch, time, 8]) -> [batch, time, 8] {
+      return x -> layer(causal) as a -> layer(causal & window(2)) as b
+    }"""
+    made: Any = archdsl.to_torch(text=text)
+    x = torch.randn(2, 5, 8)
+    both: dict[str, Tensor] = {}
+    each: list[dict[str, Tensor]] = [{}, {}]
+    y = made(x, both)
+    seen = torch.ones(5, 5, dtype=torch.bool).tril().triu(-1)
+    assert torch.equal(y, made.b(made.a(x, None, each[0]), seen, each[1]))
+    assert both["balance"] == each[0]["balance"] + each[1]["balance"] > 0

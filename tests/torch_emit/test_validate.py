@@ -49,6 +49,15 @@ def test_what_is_written_is_valid(name: str) -> None:
     validate(text, file.classes)
 
 
+def test_a_local_hides_what_the_file_has_by_its_name() -> None:
+    """Python does so from the first line of the function on, also where it is bound by what reads that name."""
+    text, file = written("gpt2")
+    broken = text.replace("y = F.scaled", "F = F.scaled").replace("self.out(y.", "self.out(F.")
+    assert broken.count("F = F.") == 1
+    with pytest.raises(InvalidError):
+        validate(broken, file.classes)
+
+
 def test_a_whole_number_may_stand_for_a_real_one_and_no_other() -> None:
     terms = Terms()
     real, whole, within = terms.meant("times", 2.0), terms.meant("size", 2), terms.meant("f", ("g", 0.5, 3.0))

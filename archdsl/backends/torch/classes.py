@@ -201,7 +201,7 @@ class Classes:
     def _key(self, w: Lowered) -> Any:
         """Equal for blocks that can be one class."""
         block = w.block
-        weights = [(name, _schemes(node), init.law_key(self.model, block, node)) for name, node in w.laws]
+        weights = [(name, init.law_key(self.model, block, node)) for name, node in w.laws]
         names = sorted(n for n in names_of(w) if is_dynamic(block, n))
         local = [(k, dims.expr_text(v)) for k, v in block.local.items()]
         where = (block.name, id(block.span.source), str(block.span.start))
@@ -607,12 +607,3 @@ def _init_key(w: Lowered) -> Any:
         (type(s).__name__, getattr(s, "name", ""), getattr(s, "message", ""), mapped(tuple(trees(s)), leaf))
         for s in w.init
     )
-
-
-def _schemes(node: OpNode) -> tuple[Any, ...]:
-    """How the weights of a node are drawn."""
-    found = []
-    for w in node.weights:
-        numbers = tuple((k, dims.expr_text(n.expr)) for k, n in w.init.numbers.items())
-        found.append((w.name, w.init.scheme, numbers))
-    return tuple(found)
