@@ -130,6 +130,20 @@ def test_a_tensor_that_is_taken_and_not_read() -> None:
     assert equations("x += y -> linear(width)", two, "x, y") == []
 
 
+def test_tensors_of_a_body_of_slots_are_read() -> None:
+    text = """
+    block layer(x: [batch, time, width], y: [batch, frames, width]) -> [batch, time, width] {
+      attention:       mha(heads: 2)
+      mask:            causal
+      cross_attention: mha(heads: 2)
+    }
+    model m(x: [batch, time, 64], y: [batch, frames, 64], real: padding[batch, frames]) -> [batch, time, 64] {
+      for i in 2 { x = layer(x, y) }
+      return x
+    }"""
+    assert list(check(text=text)) == []
+
+
 def test_a_block_that_makes_its_result_of_sizes_alone() -> None:
     text = "inline block steps(size)(x: {}) {{ return indices(size) -> cast(float) }}\n"
     text += "model m(width = 8)(x: [batch, time, width]) -> [batch, time, width] {{ return x + (x -> steps(width)) }}"
