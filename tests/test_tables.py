@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from cli_tools import TINY, Run
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import archdsl
@@ -51,6 +51,8 @@ def test_a_number_is_written_with_its_unit_and_no_exponent(seconds: float, whole
 
 
 @given(st.integers(1, 1 << 45), st.lists(st.integers(-(1 << 24), 1 << 24), min_size=1, max_size=2))
+@example(84_449_694_457, [1])
+@example(84_449_694_457, [0, 100_000])
 def test_bytes_read_as_fitting_where_they_do(usable: int, more: list[int]) -> None:
     sizes = [max(1, usable + n) for n in more]
     room, *shown = (float(text.replace(",", "")) for text in tables._gib_beside(usable, *sizes))
