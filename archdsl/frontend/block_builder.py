@@ -401,14 +401,14 @@ class BlockBuilder(Decisions):
         where = demand.value.span if isinstance(demand, OuterValue) else demand.instance.span
         raise error("E0211", "this tensor or shared block cannot be reached from where it is used", where)
 
-    def _level(self, demand: Capture) -> int | None:
+    def _level(self, demand: object) -> int | None:
         """The innermost level of this block's own tensors that a demand is made from; None where it is made from none
-        of them."""
+        of them, as a number is."""
         if isinstance(demand, OuterValue):
             return self.level_of.get(id(demand.value))
         if not isinstance(demand, Hoisted):
             return None
-        levels = [self._level(i) for i in demand.inputs if i is not None and not isinstance(i, Num)]
+        levels = map(self._level, demand.inputs)
         return max((n for n in levels if n is not None), default=None)
 
     # --- shared instances ---

@@ -49,7 +49,6 @@ from archdsl.backends.torch.tree import (
     Read,
     Variable,
     leaves,
-    lift,
     mapped,
     own_trees,
     py,
@@ -415,8 +414,8 @@ def helper(tree: Any) -> Any:
 
 
 def read_copies(statements: Sequence[Statement], after: Set[Target]) -> tuple[Statement, ...]:
-    """The statements without names for other names, or for None, that nobody reads, as where the first iteration of a
-    loop takes no account of what the loop begins with. `after` are the names that are read behind them."""
+    """The statements without names for other names that nobody reads, as where the first iteration of a loop takes no
+    account of what the loop begins with. `after` are the names that are read behind them."""
     read, found = set(after), list[Statement]()
     for s in reversed(statements):
         if isinstance(s, Bind) and is_copy(s.expr) and not read & {*s.targets}:
@@ -436,8 +435,8 @@ def read_copies(statements: Sequence[Statement], after: Set[Target]) -> tuple[St
 
 
 def is_copy(tree: Tree) -> bool:
-    """Whether an expression is a name alone, or None."""
-    return isinstance(tree, Read) or tree == lift(None)
+    """Whether an expression is a name alone."""
+    return isinstance(tree, Read)
 
 
 def read_by(statements: Sequence[Statement]) -> set[Target]:
