@@ -173,10 +173,14 @@ model m(x: [batch, time, 16]) -> [batch, time, 16] {{
         ("[a(n: 8 * (i + 1)) for i in 12]", ["a, sizes of the first × 12"]),
         ("[a(n: 8 * (i + 1)) for i in 2]", ["a", "a"]),
         ("1 * a()", ["a"]),
+        ("a() + b() + 2 * a() + 3 * b() + a() + b() + 2 * a() + b()", ["in mixed order", "a × 6", "b × 6"]),
     ],
 )
 def test_how_layers_follow_each_other(stack: str, expected: list[str]) -> None:
-    assert titles(draw(STACK.format(stack))) == expected
+    text = STACK.format(stack)
+    assert titles(draw(text)) == expected
+    checked = draw(text.replace("x = layer(x)", "assert time > 1  x = layer(x)  assert causal(x)"))
+    assert titles(checked) == expected
 
 
 def test_what_the_next_layer_reads_is_drawn_although_the_model_gives_it_not_back() -> None:

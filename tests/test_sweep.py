@@ -199,9 +199,18 @@ def test_plots_of_every_kind(tiny: Path) -> None:
     assert Path("a.svg").read_bytes() == before
 
 
+def test_sizes_far_apart_are_drawn_at_powers_of_two(tiny: Path) -> None:
+    """Other settings name the lines, booleans as a spec has them."""
+    run("sweep", tiny, "--set", "width=16..4096*4", "--set", "deep=true,false", "--plot", "a.svg")
+    root = ET.fromstring(Path("a.svg").read_text())
+    said = {"".join(t.itertext()) for t in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"deep = true", "deep = false", "16", "1,024", "4,096"} <= said
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (("--set", "heads=3,5,1+1", "--plot", "a.svg"), "no point of the sweep with a number for `heads` can be drawn"),
         (("--set", "layers=1,2", "--plot", "a.bmp"), "is not written as `.bmp`"),
         (("--set", "layers=1,2", "--plot", "svg"), "is not written as `svg`"),
         (("--set", "deep=true,false", "--plot", "a.svg"), "no setting of the sweep has several numbers"),

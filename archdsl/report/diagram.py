@@ -23,6 +23,8 @@ from archdsl.ir.dims import Num
 from archdsl.ir.graph import (
     Block,
     CallNode,
+    CausalNode,
+    CheckNode,
     CondNode,
     Graph,
     LoopNode,
@@ -459,8 +461,8 @@ class _Pen:
         carried = [self.sources(env, v, group) for v in node.starts]
         emitted: dict[int, list[Source]] = {}
         turns = Counter(node.iterations)
-        for times, part in _repeats(node):
-            frame = self.group(group, "", times) if times > 1 and len(part) > 1 else group
+        for title, times, part in _repeats(node):
+            frame = self.group(group, title, times) if title or (times > 1 and len(part) > 1) else group
             for bodies, count in part:
                 often = count if frame is not group else count * times
                 # Of bodies that are drawn as one, the first stands for their mean.
@@ -632,9 +634,10 @@ Part = tuple[tuple[Turns, int], ...]
 """What follows each other, with how often in a row."""
 
 
-def _repeats(node: LoopNode) -> Iterator[tuple[int, Part]]:
-    """The turns of a loop as (times, what is repeated), in their order: `3 * dense + 58 * sparse` is one part of two,
-    `48 * (dense + banded)` is 48 times a part of two, and a pattern may begin late and break off."""
+def _repeats(node: LoopNode) -> Iterator[tuple[str, int, Part]]:
+    """The turns of a loop as (title, times, what is repeated), in their order: `3 * dense + 58 * sparse` is one part of
+    two, `48 * (dense + banded)` is 48 times a part of two, and a pattern may begin late and break off. Where there is
+    none, the kinds stand once each, and the title says so."""
     turns = list(node.iterations)
     if len(set(turns)) > DISTINCT:
         turns = _merged(node, turns)
@@ -649,15 +652,15 @@ def _repeats(node: LoopNode) -> Iterator[tuple[int, Part]]:
             times, left = divmod(len(rest), period)
             if rest != (rest[:period] * (times + 1))[: len(rest)] or (left and len(whole) <= DISTINCT):
                 continue
-            yield from [(1, _runs(turns[:start], alike))] if start else []
-            yield times, _runs(rest[:period], alike)
-            yield from [(1, _runs(rest[period * times :], alike))] if left else []
+            yield from [("", 1, _runs(turns[:start], alike))] if start else []
+            yield "", times, _runs(rest[:period], alike)
+            yield from [("", 1, _runs(rest[period * times :], alike))] if left else []
             return
     if len(whole) <= 2 * DISTINCT:
-        yield 1, whole
+        yield "", 1, whole
         return
     counts = Counter(turns)
-    yield 1, tuple((tuple(alike[t]), n) for t, n in counts.items())
+    yield "in mixed order", 1, tuple((tuple(alike[t]), n) for t, n in counts.items())
 
 
 def _runs(turns: Sequence[int], alike: Mapping[int, list[int]]) -> Part:
@@ -672,9 +675,11 @@ def _merged(node: LoopNode, turns: list[int]) -> list[int]:
 
 
 def _outline(graph: Graph) -> tuple[Any, ...]:
-    """What stands in a graph, without any size."""
+    """What is drawn of a graph, without any size."""
     found: list[Any] = []
     for node in graph.nodes:
+        if isinstance(node, CheckNode | CausalNode):
+            continue
         if isinstance(node, OpNode):
             found.append(node.op.name)
             found += [_outline(c.block.graph) for c in node.blocks.values()]

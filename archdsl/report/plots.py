@@ -14,6 +14,7 @@ from archdsl.frozen import Frozen
 from archdsl.ir.paths import layer_texts
 from archdsl.packages import install
 from archdsl.report.page import Table, page
+from archdsl.report.written import rounded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -234,8 +235,9 @@ def _rounded(n: float, units: str, base: int) -> str:
     """`13.4 G`, or `13.4 GiB` where a thousand is 1,024."""
     for i in range(len(units), 0, -1):
         if n >= base**i:
-            return f"{n / base**i:.{3 if n < 1000 * base**i else 4}g} {units[i - 1]}{'iB' * (base == 1024)}"
-    return f"{n:.3g}"
+            shown = rounded(n / base**i, 3 if n < 1000 * base**i else 4)
+            return f"{shown} {units[i - 1]}{'iB' * (base == 1024)}"
+    return rounded(n)
 
 
 def _spread(values: list[float]) -> bool:

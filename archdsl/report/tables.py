@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics.source import printable
 from archdsl.ir.paths import layer_texts, ranges, starred
-from archdsl.report.written import written
+from archdsl.report.written import rounded, written
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -304,7 +304,7 @@ def _binary(size: int) -> str:
     """`16.1 GiB`."""
     for power, unit in ((50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if size >= 1 << power:
-            return f"{_rounded(size / (1 << power), 4)} {unit}"
+            return f"{rounded(size / (1 << power), 4)} {unit}"
     return f"{size} B"
 
 
@@ -312,7 +312,7 @@ def _short(flops: int) -> str:
     """`3.06e15` in the unit that people say: `3.06 PFLOP`."""
     for size, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if flops >= size:
-            return f"{_rounded(flops / size)} {unit}FLOP"
+            return f"{rounded(flops / size)} {unit}FLOP"
     return f"{flops} FLOP"
 
 
@@ -729,7 +729,7 @@ def scaling_view(report: ScalingReport) -> Iterator[RenderableType]:
     heads += [] if report.optimal else ["best at these FLOPs"]
     table = _table(("law", {"no_wrap": True}), *_numbers(*heads, no_wrap=True), ("source", DIM))
     for run in report.runs:
-        ratio = _rounded(run.tokens_per_parameter)
+        ratio = rounded(run.tokens_per_parameter)
         row = [run.law, f"{run.flops:.3g}", _budget(run.parameters), _budget(run.tokens), ratio, f"{run.loss:.4f}"]
         row += [] if report.optimal else ["" if run.best_loss is None else f"{run.best_loss:.4f}"]
         table.add_row(*row, run.source)
@@ -741,7 +741,7 @@ def _budget(n: float) -> str:
     """A number as such budgets are told: 1.3B, 350M, 15T."""
     for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
         if n >= size:
-            return f"{_rounded(n / size)}{unit}" if n < 1000 * size else f"{n / size:,.0f}{unit}"
+            return f"{rounded(n / size)}{unit}" if n < 1000 * size else f"{n / size:,.0f}{unit}"
     return f"{n:.3g}"
 
 
@@ -858,7 +858,7 @@ def _training_needs(report: MachinesReport) -> str:
 
 def _gib(size: int, digits: int = 3) -> str:
     """Return bytes in GiB, without the unit: `12.3`, `6,130`."""
-    return _rounded(size / (1 << 30), digits)
+    return rounded(size / (1 << 30), digits)
 
 
 def _gib_beside(usable: int, *sizes: int) -> list[str]:
@@ -882,7 +882,7 @@ def _budget_lines(b: Budget) -> Iterator[str]:
     if least.price is not None and most.price is not None:
         parts += [f"a price of {_range((least.price, most.price))} at {b.price_per_hour:g} an hour"]
     yield f"{b.tokens:,} tokens: {', '.join(parts)}"
-    yield f"  at least {_long(b.seconds)}, {_rounded(b.device_hours)} device-hours"
+    yield f"  at least {_long(b.seconds)}, {rounded(b.device_hours)} device-hours"
 
 
 def machines_view(report: MemoryReport) -> Iterator[RenderableType]:
@@ -969,7 +969,7 @@ def roofline_view(r: Roofline) -> Iterator[RenderableType]:
         shares = (t.compute_bound, t.memory_bound, t.links, waiting)
         parts = [f"{100 * part / t.seconds:.1f} %" if part else "" for part in shares]
         table.add_row(
-            name, _seconds(t.seconds), _rounded(t.tokens_per_second, 4), f"{100 * t.utilization:.1f} %", *parts
+            name, _seconds(t.seconds), rounded(t.tokens_per_second, 4), f"{100 * t.utilization:.1f} %", *parts
         )
     yield table
     ops = _table("op", ("at", DIM), *_numbers("uses", "forward", "backward", "decode step"), ("bound by", DIM))
@@ -999,27 +999,22 @@ def _several(n: int, what: str, plural: str = "s") -> str:
 
 def _range(ends: Iterable[float], show: Callable[[float], str] | None = None) -> str:
     """`1 to 2`, or one of them where both read alike; three digits where nobody says how they are shown."""
-    return " to ".join(dict.fromkeys((show or _rounded)(n) for n in ends))
-
-
-def _rounded(n: float, digits: int = 3) -> str:
-    """`12,300`, `0.0123`: without an exponent where it is large."""
-    return f"{float(f'{n:.{digits}g}'):,}".removesuffix(".0")
+    return " to ".join(dict.fromkeys((show or rounded)(n) for n in ends))
 
 
 def _seconds(seconds: float) -> str:
     """`1.42 ms`."""
     for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if seconds >= size:
-            return f"{_rounded(seconds / size)} {unit}"
-    return f"{_rounded(seconds * 1e9)} ns"
+            return f"{rounded(seconds / size)} {unit}"
+    return f"{rounded(seconds * 1e9)} ns"
 
 
 def _long(seconds: float) -> str:
     for size, unit in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
         if seconds >= size:
-            return f"{_rounded(seconds / size)} {unit}"
-    return f"{_rounded(seconds)} seconds" if seconds >= 1 else _seconds(seconds)
+            return f"{rounded(seconds / size)} {unit}"
+    return f"{rounded(seconds)} seconds" if seconds >= 1 else _seconds(seconds)
 
 
 # --- two models side by side ------------------------------------------------------------------------------------------

@@ -195,3 +195,8 @@ def _said(name: str, text: str, value: Any) -> str:
     if name == "scale" and value.value == 1:
         return "unscaled"
     return f"{text} {label}" if value.static and name.endswith("s") and text != "1" else f"{label} {text}"
+
+
+def rounded(n: float, digits: int = 3) -> str:
+    """`12,300`, `0.0123`: without an exponent where it is large."""
+    return f"{float(f'{n:.{digits}g}'):,}".removesuffix(".0")
