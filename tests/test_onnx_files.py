@@ -24,6 +24,7 @@ from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.backends.onnx.write import write
 from archdsl.diagnostics import ArchError
 from archdsl.packages import install
+from archdsl.weights.safetensors import arrays
 
 SPEC = """\
 block layer(heads, kv_heads) {
@@ -226,6 +227,26 @@ def test_the_checkpoint_is_never_overwritten() -> None:
 def test_a_graph_of_more_than_2_gb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "LARGEST", 10_000)
     refused("E0504", store="inline", seed=0)
+
+
+def test_a_graph_that_protobuf_cannot_write_is_too_large_or_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the package raises for more than 2 GB has no type of its own; of a small graph it is no such error."""
+    written = write(load(text=SPEC), GraphOptions())
+    store.inline(written, dict(arrays(load(text=SPEC), 0)))
+    size = len(store.serialized(written))
+    monkeypatch.setattr(store, "LARGEST", size - 1)
+    with pytest.raises(ArchError, match=r"E0504\]: the graph would hold .* GB of numbers"):
+        store.serialized(written)
+
+    def at_opset(*_: Any) -> None:
+        raise ValueError("some message")
+
+    monkeypatch.setattr(store, "at_opset", at_opset)
+    with pytest.raises(ArchError, match="E0504"):
+        store.serialized(written)
+    monkeypatch.setattr(store, "LARGEST", 100 * size)
+    with pytest.raises(ValueError, match="some message"):
+        store.serialized(written)
 
 
 @pytest.mark.parametrize("fails_at", [1, 5])

@@ -15,6 +15,8 @@ from onnx_tools import distance, onnx_bytes, run
 from zoo import tiny
 
 import archdsl
+from archdsl.backends.onnx.targets import GraphOptions
+from archdsl.backends.onnx.write import write
 
 READ_BY_ALL = ["mixtral:mixtral_8x7b", "ntm:ntm_copy", "mamba:mamba_130m", "deepseek_v3:deepseek_v3"]
 
@@ -88,3 +90,36 @@ model twice(x: [batch, time, 4]) {
     assert len({o.name for o in onnx.load_from_string(data).graph.output}) == 4
     for found, wanted in zip(run(data, {"x": x}), module(x), strict=True):
         assert distance(found, wanted) < tiny.TOLERANCE
+
+
+HEADS = """
+block heads(after: block)(x: [batch, time, 32]) -> [batch, time, 32] {
+  q, k = x -> linear(64) -> chunk(2)
+  y = sdpa(q -> split_heads(4), k -> split_heads(4), x -> linear(32) -> split_heads(4), mask: causal)
+  return x + (y -> after)
+}
+block plain(y: [batch, heads, time, dim]) -> [...] { return y -> merge_heads }
+block twice(y: [batch, heads, time, dim]) -> [...] { return (y -> merge_heads) + ((y * 2) -> merge_heads) }
+block moved(y: [batch, heads, time, dim]) -> [...] { return y -> permute(0, 2, 3, 1) -> flatten(2) }
+block merged(y: [batch, heads, time, dim]) -> [...] {
+  return y -> transpose(1, 2) -> flatten(0, 1) -> flatten(1) -> unflatten(0, batch, time)
+}
+block repeated(x: [batch, time, 32]) -> [batch, time, 32] {
+  k = x -> linear(16) -> split_heads(2) -> repeat(2, axis: 1)
+  return x + (sdpa(x -> split_heads(4), k, x -> linear(32) -> split_heads(4), mask: causal) -> merge_heads)
+}
+model m(tokens: token[batch, time]) {
+  x = tokens -> embedding(40, 32) -> heads(after: plain) -> heads(after: twice) -> heads(after: moved)
+  return x -> heads(after: merged) -> repeated -> linear(40)
+}
+"""
+
+
+@pytest.mark.parametrize("target", ["portable", "ort-cpu"])
+def test_heads_stay_where_they_are_if_nothing_else_reads_them(target: str) -> None:
+    """The heads of one attention alone are put back as they were; all compute what PyTorch computes."""
+    model = archdsl.load(text=HEADS)
+    graph = write(model, GraphOptions(target=target)).model.graph
+    ranks = [len(n.inputs[0].shape or ()) for n in graph if n.op_type == "Attention"]
+    assert ranks == ([3, 4, 4, 4, 4] if target == "portable" else [])
+    assert archdsl.verify(model, batch=2, seq=7, target=target).agrees

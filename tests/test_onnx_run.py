@@ -116,6 +116,16 @@ def test_zero_points_are_more_exact_than_symmetry() -> None:
             assert np.square(dequantized(rows, bits, "float32") - rows).mean() < symmetric
 
 
+RECURRENT = """model m(tokens: token[batch, time]) {
+  x = tokens -> embedding(64, 32)
+  y = scan h: [batch, 32] = 0 for x_t in x {
+    h = tanh((h -> linear(32)) + (x_t -> linear(32)))
+    emit h
+  }
+  return y -> linear(64)
+}"""
+
+
 def test_pieces_become_whole_rows() -> None:
     numbers = np.arange(7 * 30)
     pieces = np.split(numbers, [1, 2, 50, 51, 140])
@@ -126,7 +136,9 @@ def test_pieces_become_whole_rows() -> None:
 
 
 @pytest.mark.parametrize("quantize", ["int4", "int8"])
-@pytest.mark.parametrize("text", [SPEC, EXPERTS, MANY, EVEN], ids=["dense", "experts", "many experts", "at once"])
+@pytest.mark.parametrize(
+    "text", [SPEC, EXPERTS, MANY, EVEN, RECURRENT], ids=["dense", "experts", "many experts", "at once", "scan"]
+)
 def test_onnxruntime_reads_few_bits_as_they_are_meant(text: str, quantize: str) -> None:
     model = load(text=text)
     report = verify(model, **options(target="ort-cpu", quantize=quantize, tolerance=2e-5, decode=False))
@@ -236,6 +248,13 @@ def test_what_is_quantized() -> None:
     assert "token_embedding.weight" in kept.weights
     initializers = {x.name for x in made.model.graph.initializers.values()}
     assert not initializers & set(made.quantized), "a matrix of few bits is not stored whole too"
+
+
+def test_matrices_within_a_scan_are_no_routers() -> None:
+    model = load(text=RECURRENT)
+    assert routers(flatten(model)) == frozenset()
+    few = write(model, GraphOptions(target="ort-cpu", quantize="int4")).quantized
+    assert {*few} == {"embedding.weight", "linear.weight"}, "those of a scan keep their type"
 
 
 def test_what_is_kept() -> None:

@@ -282,6 +282,53 @@ def test_models_that_the_runtimes_cannot_feed_get_no_files(model: Model, remark:
     assert {p.suffix for p in (tmp_path / "out").iterdir()} == {".onnx", ".safetensors"}
 
 
+ODD = """
+block layer(x: [batch, time, 16]) -> [batch, time, 16] { return x + (x -> mha(heads: 2, mask: causal, position: rope)) }
+block reader(x: [batch, time, 16], k: [batch, heads, time, dim]) -> [batch, time, 16] {
+  return x + (sdpa(x -> linear(16) -> split_heads(heads), k, k, mask: causal) -> merge_heads)
+}
+"""
+FROM_TOKENS = "(tokens: token[batch, time]) {{ x = tokens -> embedding(40, 16)\n {} }}"
+
+
+@pytest.mark.parametrize(
+    ("model", "remark", "configs"),
+    [
+        ("(x: [batch, time, 16]) { return x -> layer -> linear(40) }", "since the model reads no token ids", []),
+        (
+            "(ids: token[batch, time], e: [batch, time, 16]) { return (e + (ids -> embedding(40, 16))) -> layer }",
+            "since nothing feeds `e`",
+            [],
+        ),
+        (FROM_TOKENS.format("return x -> linear(40)"), "since the model keeps nothing of the tokens before", []),
+        (
+            FROM_TOKENS.format("k = x -> linear(16) -> split_heads(2)\n return reader(reader(x, k), k) -> linear(40)"),
+            "since not every layer keeps keys and values of its own",
+            [],
+        ),
+        (
+            FROM_TOKENS.format("return x -> layer -> linear(40) -> unflatten(-1, 2, 20)"),
+            "since `logits` is not a number for each token of a vocabulary",
+            [],
+        ),
+        (
+            FROM_TOKENS.format("return x -> layer -> linear(40)"),
+            "no genai_config.json, since onnxruntime-genai needs a context and the model has none",
+            ["config.json"],
+        ),
+        (
+            FROM_TOKENS.replace(" {{", " -> (scores: [...]) {{").format("return x -> layer -> linear(40)"),
+            "no config.json, since optimum expects an output called logits, not scores; no genai_config.json",
+            [],
+        ),
+    ],
+)
+def test_models_without_a_file_of_some_runtime(model: str, remark: str, configs: list[str], tmp_path: Path) -> None:
+    files = archdsl.to_onnx(text=f"{ODD}model m{model}", output=tmp_path / "out", decode=True, seed=0)
+    assert remark in files.remark
+    assert [p.name for p in files.configs] == configs
+
+
 def test_keys_and_values_of_two_sizes_are_for_optimum_alone(folders: dict[str, Path], tmp_path: Path) -> None:
     files = archdsl.to_onnx(OWN["uneven_heads"], tmp_path / "out", decode=True, seed=0)
     assert [p.name for p in files.configs] == ["config.json"]

@@ -119,6 +119,47 @@ def test_what_the_programs_cannot_run_is_said(spec: str, why: str, tmp_path: Pat
     assert not (tmp_path / "x").exists()
 
 
+OWN = """
+block encoder(x: [batch, source, 16]) -> [...] {{ return x + (x -> mha(heads: 2)) }}
+block decoder(x: [batch, time, 16], m: [batch, source, 16], n: [batch, source, 16]) -> [batch, time, 16] {{
+  x += x -> mha(heads: 2, mask: causal)
+  k = m -> linear(16) -> split_heads(2)
+  return x + (sdpa(x -> linear(16) -> split_heads(2), k, n -> linear(16) -> split_heads(2)) -> merge_heads)
+}}
+model m(text: token[batch, source], {inputs}) {{
+  y = text -> embedding(40, 16)
+  x = {start}
+  {body}
+  return x -> linear(40)
+}}
+"""
+TARGET, START = "target: token[batch, time]", "target -> embedding(40, 16)"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "start", "body", "why"),
+    [
+        (
+            f"{TARGET}, e: [batch, time, 16]",
+            f"({START}) + e",
+            "x = decoder(x, y, y)",
+            "its decoder reads more than tokens",
+        ),
+        (
+            TARGET,
+            START,
+            "n = (text -> embedding(40, 16)) -> encoder\n x = decoder(x, y, n)",
+            "reads several tensors of its encoder",
+        ),
+    ],
+)
+def test_decoders_that_the_programs_cannot_run(inputs: str, start: str, body: str, why: str, tmp_path: Path) -> None:
+    spec = OWN.format(inputs=inputs, start=start, body=body)
+    with pytest.raises(ArchError) as refused:
+        archdsl.to_onnx(text=spec, output=tmp_path / "x", decode=True, seed=0, target="optimum")
+    assert why in refused.value.diagnostics[0].notes[0]
+
+
 def test_transformers_js_wants_weights_inside(tmp_path: Path) -> None:
     model = models()["transformer"]
     options: dict[str, Any] = {"decode": True, "seed": 0, "target": "transformers.js", "store": "onnx_data"}

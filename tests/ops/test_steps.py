@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any, cast
 
@@ -375,6 +376,12 @@ ROWS = "cast(t % 2 == 0, float) -> unsqueeze(0) -> expand(0, batch)"
         f"k = x -> linear(8) as k\n y = sdpa(k, {ROWS} -> expand(-1, 8), k, mask: causal)",
         f"y = scan h: [batch, 8] = 0 for x_t, p_t in x, {ROWS} {{ h = h * p_t + x_t  emit h }}",
         "y = scan h: [batch, 1] = 0 for one in ones(batch, time, 1) { h = h * 0.5 + one  emit h }",
+        "y = ((x -> split_heads(2)) * cast_like(t * 0.1, x)) -> merge_heads  y = y + t * 0.1",
+        "y = cumsum(x, axis: 1) / (t + 1)",
+        """q, k = x -> linear(16) -> chunk(2)
+          k = k -> split_heads(2)
+          bias = cast((t - indices(time)) * 0.1, float)
+          y = merge_heads(sdpa(q -> split_heads(2), k, k, mask: causal, bias: bias))""",
     ],
 )
 def test_positions_with_an_axis_of_the_batch_are_those_of_each_step(lines: str) -> None:
@@ -382,6 +389,36 @@ def test_positions_with_an_axis_of_the_batch_are_those_of_each_step(lines: str) 
     model = positions_model(lines, "x + y")
     found = differences(model) | torch_differences(model)
     assert max(found.values()) < 1e-5, found
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (
+            """ys = scan h: [1] = 0 for p in cast(t, float) -> transpose(0, 1) { h = h + p  emit h }
+          y = unsqueeze(ys, -1)""",
+            "a scan over positions alone has no decode step",
+        ),
+        ("y = x * cast_like((indices(2 * time))[:time] -> unsqueeze(1), x)", "has no positions up to 2 * time"),
+    ],
+)
+def test_positions_that_a_step_of_onnx_does_not_have_are_refused(lines: str, why: str) -> None:
+    with pytest.raises(ArchError, match=f"E0504.*{re.escape(why)}"):
+        differences(positions_model(lines, "x + y"))
+
+
+BEHIND = {
+    "a convolution": "y = cast(t, float) -> unsqueeze(0) -> expand(-1, 8) -> conv1d(8, kernel: 3, padding: causal)",
+    "a lookup": "y = w * ((indices(time) // 2) -> embedding(8, 8) as place)",
+    "a sum of pairs": "y = sum(cast(indices(time) <= t, float), -1, keep: true)",
+}
+"""What is made of positions alone, behind the last attention."""
+
+
+@pytest.mark.parametrize("what", BEHIND)
+def test_where_the_logits_of_one_position_are_wanted_it_is_that_of_each_row(what: str) -> None:
+    model = positions_model(f"x += x -> mha(heads: 2, mask: causal)\n {BEHIND[what]}", "x + y")
+    assert archdsl.verify(model, batch=2, seq=8).agrees
 
 
 SCORES = """keys = x -> linear(8) as keys

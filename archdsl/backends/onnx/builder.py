@@ -323,10 +323,7 @@ class Builder:
     def home(self, value: Poly) -> Subgraph:
         """The innermost frame that one of its symbols belongs to: where it can be computed."""
         names = {s.name for s in value.symbols}
-        for frame in reversed(self.frames):
-            if names & frame.symbols.keys():
-                return frame
-        return self.main
+        return next(frame for frame in reversed(self.frames) if names & frame.symbols.keys())
 
     def at(self, value: Poly) -> Any:
         """Nodes go where the value is computed."""
@@ -334,10 +331,7 @@ class Builder:
         return self.before_all() if frame is self.main else self.within(frame)
 
     def symbol(self, name: str) -> ir.Value:
-        for frame in reversed(self.frames):
-            if name in frame.symbols:
-                return frame.symbols[name]
-        raise KeyError(name)
+        return next(frame.symbols[name] for frame in reversed(self.frames) if name in frame.symbols)
 
     def size(self, value: Size) -> ir.Value:
         """A whole number as a vector of one int64."""

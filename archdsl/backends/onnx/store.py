@@ -24,7 +24,7 @@ from archdsl.backends.onnx.builder import OPSET
 from archdsl.backends.onnx.opset import at_opset
 from archdsl.backends.onnx.quantize import Quantized, in_rows, quantized
 from archdsl.backends.onnx.write import Written
-from archdsl.diagnostics import ArchError, error
+from archdsl.diagnostics import error
 from archdsl.files import make_folder, open_regular, together, written_beside
 from archdsl.frozen import Frozen
 from archdsl.ir.graph import Model
@@ -173,7 +173,7 @@ def save(graphs: Mapping[Path, Written], model: Model, storage: Storage) -> Onnx
 
 def serialized(written: Written, opset: int = OPSET) -> bytes:
     """The graph as the bytes of a file, in the operators of an opset. Raises ArchError E0504 where that would be more
-    than 2 GB, or an operator has no older form."""
+    than 2 GB."""
     inside = sum(
         x.const_value.nbytes
         for x in written.model.graph.initializers.values()
@@ -182,8 +182,6 @@ def serialized(written: Written, opset: int = OPSET) -> bytes:
     if inside < LARGEST:
         try:
             data: bytes = at_opset(ir.to_proto(written.model), opset).SerializeToString(deterministic=True)
-        except ArchError:
-            raise
         except Exception as problem:  # protobuf: what it raises for more than 2 GB has changed with its versions
             if inside < LARGEST // 2:
                 raise
@@ -202,17 +200,12 @@ def _too_large(inside: int) -> Exception:
 
 
 def inline(written: Written, arrays: Mapping[str, Any]) -> None:
-    """Put arrays, by path, into the graph itself: for small models. Raises KeyError where one is missing."""
+    """Put arrays, by path, into a graph whose weights are of one type. Raises KeyError where one is missing."""
+    assert not written.quantized
     for path, value in written.weights.items():
         assert value.dtype is not None
         tensor = ir.tensor(arrays[path].astype(value.dtype.numpy()), dtype=value.dtype, name=value.name)
         value.const_value = tensor
-    for path, matrix in written.quantized.items():
-        array = np.asarray(arrays[path])
-        parts = quantized(array.reshape(-1, array.shape[-1]), matrix.bits, written.dtype)
-        for value, numbers_ in zip(matrix.parts, parts, strict=True):
-            shaped = numbers_.reshape(_shape(value))
-            value.const_value = ir.tensor(shaped, dtype=value.dtype, name=value.name)
 
 
 def graph_path(output: str | Path) -> Path:

@@ -292,7 +292,7 @@ class StepLowering(Lowering):
         moving = [v for v in outside if flats.get(v) in self.plan.forms]
         fits = len(moving) == 1 and moving[0].rank == 3 and has(moving[0].shape[1], self.plan.time)
         fits = fits and not any(self.of_time(v) for v in outside if v not in moving)  # tables of positions
-        fits = fits and not any(n in self.roles.at_positions for n in tail)
+        fits = fits and not any(n in self.roles.at_positions or n in self.roles.forms for n in tail)
         return (nodes[special[-1]], moving[0]) if fits and graph.outputs[0] in made else (None, None)
 
     def is_special(self, node: IrNode) -> bool:
