@@ -432,6 +432,22 @@ def test_show_tells_a_hybrid_s_layers_in_their_order(run: Run, spec: str) -> Non
         assert len({*words.values()}) == len(words)
 
 
+def test_show_tells_shared_blocks_and_layers_of_one_name(run: Run) -> None:
+    Path("turns.arch").write_text(
+        "block a(n)(x: [batch, width]) { return x -> linear(n) -> linear(width) }\n"
+        "block b(x: [batch, width]) { return x -> softmax }\n"
+        "model m(x: [batch, 16]) {\n  let s = shared(a(n: 4))\n"
+        "  for layer in a(n: 8) + a(n: 16) + 2 * a(n: 8) + a(n: 16) { x = layer(x) }\n  return x -> s -> b -> s\n}\n"
+    )
+    out = run("show", "turns.arch").out
+    assert "layer × 5: like 0, like 1, like 0, like 0, like 1\n" in out
+    assert "├── s shared a -> [batch, 16] 148\n│   ├── linear linear" in out
+    assert "softmax" not in out  # it has no weights
+    root = json.loads(run("show", "turns.arch", "--json").out)
+    assert root["params"] == archdsl.estimate("turns.arch").params.total
+    assert root["params"] == sum(part["params"] * part["count"] for part in root["children"])
+
+
 def test_show_ir(run: Run) -> None:
     done = run("show", "tiny.arch", "--ir")
     assert done.out.startswith("model tiny {  # tiny.arch:9\n")

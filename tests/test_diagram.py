@@ -231,6 +231,16 @@ def test_a_table_of_constants_is_drawn_where_it_is_read() -> None:
     assert edges(drawn) == {("x", "+0"), ("Sinusoid", "+0"), ("+0", "output")}
 
 
+def test_a_table_that_a_block_is_given_is_drawn_in_it() -> None:
+    drawn = equations("  t = indices(16)\n  return f(x, t)", "block f(x: [batch, time, 16], t: [16]) { return x * t }")
+    assert titles(drawn) == ["f"]
+    assert [box.lines[0] for box in drawn.root.boxes()] == ["x", "×", "Indices", "output"]
+
+
+def test_a_mask_that_is_turned_round() -> None:
+    assert "2 heads / not window 3" in "".join(lines(equations("  return x -> mha(heads: 2, mask: ~window(3))")))
+
+
 def test_a_raw_weight_is_drawn_where_it_is_read() -> None:
     drawn = equations("  param gate: [16] = zeros\n  param unread: [16] = zeros\n  return x * gate")
     assert sorted(lines(drawn)[1:-1]) == ["Gate / [16]", "×"]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from cli_tools import TINY, run
 
-from archdsl.diagnostics.exhausted import exhausted
+from archdsl.diagnostics import ArchError
+from archdsl.diagnostics.exhausted import exhaustion_told
 
 LARGE = "123456789012345678901234567890"
 
@@ -104,6 +105,19 @@ def test_a_sequence_beyond_the_context_names_it(folder: Path) -> None:
         assert "`--seq 16` is the longest; `--set context=5000` takes this one" in said
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["estimate", "run"])
+def test_a_length_at_which_an_input_has_no_size_names_one_that_fits(command: str, folder: Path) -> None:
+    text = "model m(x: [batch, time, 8], y: [batch, time / 2, 8]) -> [batch, time, 8] { return x -> linear(8) }"
+    (folder / "half.arch").write_text(text)
+    status, said = run(command, "half.arch", "--seq", "5")
+    assert (status, said.splitlines()) == (
+        2,
+        ["error[E0503]: an input's size would be 2.5 at these lengths", "= help: `--seq 4` fits"],
+    )
+    assert run(command, "half.arch", "--seq", "4")[0] == 0
+
+
 def too_deep() -> None:
     too_deep()
 
@@ -130,18 +144,16 @@ def beyond_sizes() -> None:
 @pytest.mark.parametrize("work", [too_deep, of_numpy, of_torch, beyond_sizes])
 def test_what_runs_out_is_told(work: Callable[[], None]) -> None:
     """What Python, NumPy and PyTorch themselves raise."""
-    try:
+    with pytest.raises(ArchError) as told, exhaustion_told():
         work()
-    except Exception as problem:
-        told = exhausted(problem)
-    assert told is not None
-    (found,) = told.diagnostics
+    (found,) = told.value.diagnostics
     assert found.code == ("E0107" if work is too_deep else "E0503")
     assert found.help
 
 
 def test_another_error_is_none_of_the_machine() -> None:
-    assert exhausted(RuntimeError("shape mismatch")) is None
+    with pytest.raises(RuntimeError, match="shape mismatch"), exhaustion_told():
+        raise RuntimeError("shape mismatch")
 
 
 @pytest.mark.slow

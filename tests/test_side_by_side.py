@@ -271,6 +271,13 @@ def test_what_is_told_of_parts(before: str, after: str, lines: list[str], monkey
     assert text.partition("Structure\n")[2].partition("\n\n")[0].rstrip().splitlines() == lines
 
 
+def test_flops_of_a_model_without_a_batch_are_those_of_all_it_takes() -> None:
+    one, other = (f"model m(x: [4, 8]) {{ return x -> linear({n}) }}" for n in (8, 9))
+    flops = next(q for q in compared(one, other).totals if q.name == "FLOPs per token, forward")
+    assert (flops.before, flops.after) == (2 * 4 * 8 * 8, 2 * 4 * 8 * 9)
+    assert "FLOPs  exact: " in plain_text(*tables.flops_view(archdsl.estimate(text=one, convention="exact", seq=1)))
+
+
 def test_a_number_of_a_long_list_is_told() -> None:
     text = "model m(x: [batch, time, 12]) -> [batch, time, 12] {{ buffer t: [12] = [{}, 2, 3]  return x * t }}"
     one, other = (text.format(", ".join([*map(str, range(9)), last])) for last in ("4", "5"))

@@ -175,6 +175,13 @@ def test_progress_counts_to_the_end(tiny: Path) -> None:
     told: list[tuple[int, int]] = []
     sweep(tiny, set={"layers": "1..4", "heads": "1,2"}, progress=lambda done, total: told.append((done, total)))
     assert told == [(i, 8) for i in range(1, 9)]
+    told.clear()
+    archdsl.fit(tiny, vary="layers,width", params=1_000_000, progress=lambda done, total: told.append((done, total)))
+    total = told[0][1]
+    assert told == [(i, total) for i in range(1, total + 1)] * (len(told) // total)  # once for each number of heads
+    told.clear()
+    archdsl.compare(tiny, tiny, tiny, progress=lambda done, total: told.append((done, total)))
+    assert told == [(0, 3), (1, 3), (2, 3)]
 
 
 # --- plots ------------------------------------------------------------------------------------------------------------

@@ -268,6 +268,6 @@ def shown_width(text: str) -> int:
 def _width(char: str) -> int:
     if char.isascii():
         return 1
-    if unicodedata.combining(char):
+    if unicodedata.category(char) in ("Mn", "Me"):  # accents, and what says how the character before is drawn
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1

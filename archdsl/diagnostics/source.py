@@ -65,7 +65,3 @@ class Span:
 
     def __str__(self) -> str:
         return f"{self.source.name}:{self.line}"
-
-    def to(self, other: Span) -> Span:
-        """From the start of this span to the end of the other."""
-        return Span(self.source, self.start, max(self.end, other.end))

@@ -176,7 +176,7 @@ def flops_view(report: EstimateReport, *, side_by_side: bool = False, sizes: boo
     are said above."""
 
     f = report.flops
-    run = f"{_sizes(f.sizes)}; " if sizes else ""
+    run = f"{_sizes(f.sizes)}; " if sizes and f.sizes else ""
     yield f"[bold]FLOPs[/]  [dim]{_escape(f'{run}{f.convention}: {f.conventions[f.convention].says}')}[/]"
     totals = _totals()
     totals.add_row("forward", f"{f.forward:,}", _short(f.forward))

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from archdsl.diagnostics import Diagnostic, Label
 from archdsl.diagnostics.render import render_concise, render_github, render_json, render_text
 from archdsl.diagnostics.source import Source, Span
@@ -37,6 +39,17 @@ SHAPES = Diagnostic(
     ("4 * width = 4 * 768 = 3072",),
     "project `h` back before adding it: `h -> linear(width)`",
 )
+
+
+@pytest.mark.parametrize(
+    ("before", "columns"),
+    [("", 0), ("e\u0301", 1), ("宽", 2), ("\u2764\ufe0f", 1), ("é", 1), ("\u200d", 1), ("\u0939\u093f\u0902", 2)],
+)
+def test_a_mark_stands_below_what_it_marks(before: str, columns: int) -> None:
+    """Wide characters take two columns, accents on the character before them none."""
+    source = Source("a.arch", f"{before}wrong")
+    line, mark = render_text([Diagnostic("E0301", "no", at("wrong", source))]).splitlines()[3:5]
+    assert mark.index("^") - line.index("|") == 2 + columns
 
 
 def test_text() -> None:

@@ -3,6 +3,8 @@ the logits are never there as a whole."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -228,8 +230,31 @@ def test_only_chunks_of_logits_exist() -> None:
 )
 def test_refused(name: str, reason: str) -> None:
     path, model = zoo.place(name)
+    refused(reason, spec=path, model=model)
+
+
+HEAD = "block h(x: [batch, time, width]) -> [batch, time, 9] {{ {} }}\n"
+
+
+@pytest.mark.parametrize(
+    ("block", "result", "reason"),
+    [
+        ("for i in 2 { x = x + 1 } return x -> linear(9)", "return x -> h", "position by position"),
+        ("return x -> shift(1) -> linear(9)", "return x -> h", "position by position"),
+        ("return x -> linear(9)", "y = x -> h  z = y -> linear(4)  return y * 2", "is read elsewhere, too"),
+    ],
+)
+def test_heads_that_chunks_do_not_take(block: str, result: str, reason: str) -> None:
+    body = f"x = tokens -> embedding(9, 8)  {result}"
+    text = f"{HEAD.format(block)}model m(tokens: token[batch, time]) -> [batch, time, 9] {{ {body} }}"
+    refused(reason, text=text)
+    fine = text.replace(block, "return x -> gelu -> linear(9)").replace(result, "return x -> h")
+    archdsl.torch_source(text=fine, features=["loss"])
+
+
+def refused(reason: str, **spec: Any) -> None:
     with pytest.raises(ArchError) as raised:
-        archdsl.torch_source(path, model=model, features=["loss"])
+        archdsl.torch_source(**spec, features=["loss"])
     (found,) = raised.value.diagnostics
     assert found.code == "E0526"
     assert reason in found.message
