@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rows import with_the_rest
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
+from torch._subclasses import FakeTensorMode
 from zoo import tiny
 from zoo.sizes import sample
 
@@ -652,3 +653,41 @@ def test_weights_of_one_block_are_drawn_as_each_use_says() -> None:
     made: Any = archdsl.to_torch(text=text)
     a, b, c = (m.w.weight.abs().max() for m in (made.a, made.b, made.c))
     assert b == 0 < a < 2.2 < c <= 3
+
+
+LAWS = {
+    # What is drawn in an expression: its mean, its standard deviation, and how far it goes from the mean.
+    "uniform(0.5)": (0, 0.5 / math.sqrt(3), 0.5),
+    "normal(0.5)": (0, 0.5, 4),
+    "normal(0.5, mean: 2)": (2, 0.5, 4),
+    "truncated_normal(0.5)": (0, 0.5 * 0.8796, 1),
+    "truncated_normal(0.5, limit: 1)": (0, 0.5 * 0.5396, 0.5),
+    "constant(3)": (3, 0, 0),
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_what_is_drawn_in_an_expression_has_its_law(law: str, tmp_path: Path) -> None:
+    """In the emitted module and in what is drawn without torch."""
+    mean, deviation, far = LAWS[law]
+    text = f"""model m(x: [batch, 100]) -> [batch, 100] {{
+      param w: [200, 100] = 2 * {law} + 1
+      return x * mean(w, axis: 0)
+    }}"""
+    draw(load(text=text), 3, "float32", tmp_path / "w.safetensors")
+    torch.manual_seed(0)
+    made: Any = archdsl.to_torch(text=text)
+    for w in (made.w.detach(), load_torch(tmp_path / "w.safetensors")["w"]):
+        assert w.mean().item() == pytest.approx(2 * mean + 1, abs=0.03)
+        assert w.std().item() == pytest.approx(2 * deviation, abs=0.02)
+        assert (w - (2 * mean + 1)).abs().max() <= 2 * far
+
+
+@pytest.mark.parametrize(
+    "value", ["constant(3) + 1", "constant(3) ** -1", "2 * indices(8)", "where(indices(8) < 2, 0, 1)"]
+)
+def test_constants_lie_where_the_inputs_do(value: str) -> None:
+    text = f"model m(x: [batch, time, 8]) -> [batch, time, 8] {{ buffer w: [time, 8] = {value}  return x + w }}"
+    made: Any = archdsl.to_torch(text=text)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert made(torch.empty(2, 5, 8, device="cuda")).device.type == "cuda"

@@ -11,7 +11,7 @@ from archdsl.dependence.causality import assumptions
 from archdsl.dependence.rows import mixing
 from archdsl.diagnostics import Diagnostic
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.modules import WORDS, SpecModule
+from archdsl.frontend.modules import WORDS, SpecModule, find_primitive
 from archdsl.frontend.scalings import SCALINGS
 from archdsl.frontend.schemes import SCHEMES
 from archdsl.ir import masks
@@ -177,7 +177,7 @@ def _hiding(module: SpecModule) -> Iterator[Diagnostic]:
     """W0202: declarations that hide a name of the library."""
     words = {*WORDS, *SCHEMES, *masks.RULES, *masks.TENSOR_RULES} - {*SCALINGS}  # a scaling is asked for by its option
     taken = {**dict.fromkeys(words, "a word"), **library_index()}
-    taken |= dict.fromkeys(registry.names(), "a primitive")
+    taken |= dict.fromkeys(filter(find_primitive, registry.names()), "a primitive")
     for name, declaration in module.names.items():
         if name in taken:
             span = declaration.span if isinstance(declaration, ast.Let) else declaration.name_span

@@ -259,10 +259,11 @@ def find_in_library(name: str) -> tuple[SpecModule, Named] | None:
 
 
 def find_primitive(name: str) -> Primitive | None:
-    """The primitive of that name, or None."""
+    """The primitive that a spec means by a name, or None: what has no examples is put into graphs by others alone."""
     from archdsl.ops import registry
 
-    return registry.find(name)
+    op = registry.find(name)
+    return op if op is not None and op.examples else None
 
 
 def every_name(module: SpecModule) -> set[str]:
@@ -273,7 +274,7 @@ def every_name(module: SpecModule) -> set[str]:
     return {
         *module.visible(),
         *library_index(),
-        *registry.names(),
+        *filter(find_primitive, registry.names()),
         *WORDS,
         *CONSTANTS,
         *FUNCTIONS,

@@ -8,7 +8,6 @@ from typing import Any
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.block_builder import BlockBuilder, Capture, Hoisted, ModelInput, OuterValue, SharedUse, under_name
-from archdsl.frontend.modules import find_primitive
 from archdsl.frontend.op_call import OpCall, coerce
 from archdsl.frontend.scopes import Absent, BlockCall, BodyState, Scope
 from archdsl.frontend.signatures import Signature, Signatures
@@ -178,9 +177,9 @@ class Primitives(Signatures):
 
 
 def _primitive(name: str) -> Primitive:
-    op = find_primitive(name)
-    assert op is not None, name
-    return op
+    from archdsl.ops import registry
+
+    return registry.get(name)
 
 
 def joined_names(instance: SharedModule, options: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:

@@ -57,12 +57,8 @@ class NormalNoise(Primitive):
         return e.py("{module}({0})", module=e.stateless("noise", e.py("Noise()")))
 
 
-CONSTANTS = {"zeros": "torch.zeros", "ones": "torch.ones"}
-
-
 class Draw(Primitive):
-    """Random numbers of a shape by a scheme that says all by itself: normal, truncated_normal, uniform, constant,
-    zeros, ones."""
+    """Random numbers of a shape by a scheme that says all by itself: normal, truncated_normal, uniform, constant."""
 
     typed = "float"
     signature = "draw(scheme: scheme, dims: sizes) -> [...]"
@@ -71,7 +67,7 @@ class Draw(Primitive):
 
     def check(self, call: Application) -> None:
         scheme: Scheme = call.options["scheme"]
-        if scheme.name not in ("normal", "truncated_normal", "uniform", "constant", *CONSTANTS):
+        if scheme.name not in ("normal", "truncated_normal", "uniform", "constant"):
             raise call.error(
                 "E0204",
                 f"`{scheme.name}` cannot stand in an expression: it needs to know the whole weight",
@@ -84,10 +80,9 @@ class Draw(Primitive):
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         scheme: Scheme = node.options["scheme"]
         holes = {**scheme.numbers, "sizes": numbers_in(node.options, "dims")}
-        if scheme.name in CONSTANTS:
-            return e.py(f"{CONSTANTS[scheme.name]}({{*sizes}})", **holes)
-        if scheme.name == "constant":
-            return e.py("torch.full({sizes}, {value})", **holes)
+        if scheme.name == "constant":  # the one whose sizes only the running model may know
+            made = "torch.full({sizes}, {value}, dtype=torch.float32, device={device})"
+            return e.py(made, **holes, device=e.device())
         if scheme.name == "uniform":
             return e.py("torch.empty({*sizes}).uniform_(-{bound}, {bound})", **holes)
         if scheme.name == "truncated_normal":
