@@ -369,6 +369,7 @@ RAW = [
     ("truncated_normal(0.02)", "nn.init.trunc_normal_(self.w, std=0.02, a=-0.04, b=0.04)"),
     ("log(1 + indices(128))", "self.w.copy_(torch.log(1 + torch.arange(128)))"),
     ("indices(128)", "self.w.copy_(torch.arange(128))"),
+    ("indices(128) - ones(64, 128) / 2 + zeros(128)", None),
     ("1 + normal(0.1)", "self.w.copy_(1 + torch.randn(64, 128) * 0.1)"),
     ("exp(uniform(0.5)) - 1", None),
     ("[[i / 3 for i in 128]]", None),

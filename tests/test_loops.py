@@ -39,6 +39,10 @@ LOOPS = {
     "depths of one block": "x = x -> tower(depth: n) as f -> tower(depth: k) as g -> tower(depth: 1) as h",
     "depths in a loop": "for d in [n, k, 3] { x = x -> tower(depth: d) as f }",
     "an instance among others": "let s = shared(a)\n for f in 2 * [s, a] { x = x -> f }",
+    "runs in a loop": "for i in n { for f in [a, a, mlp(hidden: 4), a, a] { x = x -> f } }",
+    "runs two deep": "for i in 2 { for j in n { for f in [a, a, mlp(hidden: 4)] { x = x -> f } } }",
+    "a repetition of repetitions": "for f in n * (k * (a + mlp(hidden: 3))) { x = x -> f }",
+    "a plural in ies": "for f in n * a { x = x -> f as entries }",
     "equal sizes by two spellings": "for h in [4, width // 2, 4] { x = x -> mlp(hidden: h) as f }",
 }
 
@@ -54,6 +58,18 @@ def test_every_turn_has_its_weights(name: str) -> None:
     module(torch.randn(2, 5, 8)).square().mean().backward()
     unused = [k for k, p in module.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     assert not unused
+
+
+def test_loops_in_loops_compute_what_onnxruntime_computes() -> None:
+    """Each turn with its own weights, in the order of the spec."""
+    deep = ("loops within loops", "runs in a loop", "runs two deep", "a repetition of repetitions", "two lists")
+    body = "\n ".join(LOOPS[name].replace(" as ", f" as n{i}") for i, name in enumerate(deep))
+    idle = "for f in n * [half, more] { x = x -> f }"
+    text = f"""{HEAD}
+inline block half(x: [..., width]) -> [...] {{ return x * 0.5 }}
+inline block more(x: [..., width]) -> [...] {{ return x + 1 }}
+model m(width = 8, n = 3, k = 2){INPUT} {{ {body}\n {idle}\n return x }}"""
+    assert archdsl.verify(text=text, batch=2, seq=3, decode=False).agrees
 
 
 @pytest.mark.parametrize("name", LOOPS)

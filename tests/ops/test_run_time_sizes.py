@@ -195,3 +195,11 @@ def test_sizes_that_are_quotients_are_exact() -> None:
         for time in (6, 12):
             if in_python(size, time=time) % 1 == 0:
                 assert module(torch.ones(1, time, 1)).size(0) == in_python(size, time=time), size
+
+
+def test_a_size_of_the_running_model_is_an_argument_of_a_block_that_does_not_name_it() -> None:
+    text = "block f(n: number)(x: [..., 8]) -> [...] { return x / n }\n"
+    text += "model m(x: [batch, time, 8]) { return x -> f(n: time) }"
+    x = torch.randn(2, 5, 8)
+    torch.testing.assert_close(to_torch(archdsl.load(text=text))(x), x / 5)
+    assert archdsl.verify(text=text, batch=2, seq=5, decode=False).agrees

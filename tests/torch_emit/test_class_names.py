@@ -10,6 +10,7 @@ import archdsl
 from archdsl.backends.torch import Extras, emit
 from archdsl.backends.torch.features import Name
 from archdsl.backends.torch.helpers import helper_names
+from archdsl.backends.torch.text import first_sentence
 
 HOSTILE = sorted(name for name in helper_names() if name[0].isupper())
 BLOCKS = "\n".join(
@@ -93,3 +94,17 @@ def test_a_shared_block_that_is_handed_on_meets_other_lengths() -> None:
     first, second = module(x, x[:, :2])
     torch.testing.assert_close(second, first[:, :2])
     assert archdsl.estimate(text=HANDED).params.total == sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("doc", "first"),
+    [
+        ("One sentence. Another.", "One sentence."),
+        ("Without an end", "Without an end"),
+        ("By Su et al. It turns pairs. Another.", "By Su et al. It turns pairs."),
+        ("See Fig. A vs. B cf. `C` of it", "See Fig. A vs. B cf. `C` of it"),
+        ("Is it `a` or e.g. B? Yes.", "Is it `a` or e.g. B?"),
+    ],
+)
+def test_abbreviations_end_no_sentence_of_a_doc(doc: str, first: str) -> None:
+    assert first_sentence(doc) == first

@@ -287,6 +287,7 @@ model named(width = 8)(targets: token[batch, time]) {
         "(x -> unembed(table -> l2_normalize)) * scale * sqrt(width)",
         "(x -> unembed(t)) * scale",
         "x -> unit(97) as head",
+        "((x -> linear(97)) + gain) * gain",
     ],
 )
 def test_weights_of_a_head_may_be_computed(head: str) -> None:
@@ -300,6 +301,7 @@ def test_weights_of_a_head_may_be_computed(head: str) -> None:
       param table: [97, width] = normal(1)
       param scale: [97] = uniform(1)
       t = table -> l2_normalize
+      gain = tanh(scale)
       x = t[tokens] + (tokens -> embedding(97, width))
       return {head}
     }}

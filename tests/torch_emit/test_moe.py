@@ -430,3 +430,15 @@ def test_losses_pass_a_mask_that_is_left_out() -> None:
     seen = torch.ones(5, 5, dtype=torch.bool).tril().triu(-1)
     assert torch.equal(y, made.b(made.a(x, None, each[0]), seen, each[1]))
     assert both["balance"] == each[0]["balance"] + each[1]["balance"] > 0
+
+
+def test_experts_may_call_blocks_of_their_own() -> None:
+    """Which are handed where the rows of each expert end."""
+    text = """
+block inner(x: [..., width]) -> [..., width] { return x -> linear(width) -> gelu }
+block expert(x: [..., width]) -> [..., width] { return (x -> inner) + (x -> inner) }
+model m(width = 16)(tokens: token[batch, time]) {
+  x = tokens -> embedding(40, width) -> moe(experts: 4, top_k: 2, expert: expert)
+  return x -> linear(40)
+}"""
+    assert archdsl.verify(text=text, batch=2, seq=8).agrees

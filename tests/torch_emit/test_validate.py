@@ -2,6 +2,7 @@
 
 import ast
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -56,6 +57,39 @@ def test_a_local_hides_what_the_file_has_by_its_name() -> None:
     assert broken.count("F = F.") == 1
     with pytest.raises(InvalidError):
         validate(broken, file.classes)
+
+
+UP = "        self.up = nn.Linear(config.width, hidden)\n"
+MEAN = '        return self.down(F.gelu(self.up(x), approximate="tanh"))'
+LISTED = "for block in self.blocks:\n            x = block(x)"
+BROKEN = {
+    "`Attention` is defined twice": ("class MLP(", "class Attention(nn.Module):\n    pass\n\n\nclass MLP("),
+    "nothing is called `nothing`": ("F.gelu(self.up(x)", "F.gelu(nothing(x)"),
+    "MLP.forward has other parameters": (f"x: Tensor) -> Tensor:\n{MEAN}", f"x: Tensor, y: Tensor) -> Tensor:\n{MEAN}"),
+    "MLP.forward returns something else": (MEAN, "        return"),
+    "a statement nobody writes: del x": ("        x = self.dropout(x)\n", "        del x\n"),
+    "the Config's `layers` is 13, not 12": ("layers: int = 12", "layers: int = 13"),
+    "the Config has other fields": ("heads: int = 12\n", "heads: int = 12\n    other: int = 3\n"),
+    "Attention is made with other arguments": ("Attention(config, dropout=0.1)", "Attention(config, other=0.1)"),
+    "Decoder.attention is of another class": ("Attention(config, dropout=0.1)", "MLP(config, hidden=4)"),
+    "`up` is made twice": (UP, 2 * UP),
+    "MLP draws weights where it is made": (UP, f"{UP}        nn.init.zeros_(self.up.bias)\n"),
+    "GPT2 has no `init_weights`": ("def init_weights(", "def init_other("),
+    "a loop over what is no list": ("for block in self.blocks", "for block in self.norm"),
+    "2 names for 12 values": (LISTED, "x, y = self.blocks\n        x = y(x)"),
+    "GPT2.blocks has another length": ("range(config.layers)", "range(config.heads * 2)"),
+    "GPT2.forward has other effects": ("        self.config = config\n", ""),
+    "`__init__` of the model does not begin or end as it must": ("        self.init_weights()\n", ""),
+}
+
+
+@pytest.mark.parametrize("message", BROKEN)
+def test_what_is_broken_is_said(message: str) -> None:
+    text, file = written("gpt2")
+    right, wrong = BROKEN[message]
+    assert right in text
+    with pytest.raises(InvalidError, match=re.escape(message)):
+        validate(text.replace(right, wrong, 1), file.classes)
 
 
 def test_a_whole_number_may_stand_for_a_real_one_and_no_other() -> None:

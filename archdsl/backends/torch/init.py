@@ -314,8 +314,6 @@ class _Scope:
         return py(template, self._hole, **holes)
 
     def _hole(self, name: str) -> Any:
-        if name == "inputs":
-            return [self.input(i) for i in range(len(self.node.inputs)) if self.has(i)]
         if name in self.node.options:
             return self._lifted(self.node.options[name])
         return self.input(int(name))
@@ -328,9 +326,6 @@ class _Scope:
         if isinstance(x, ListValue):
             return lift([*map(self._lifted, x.items)])
         return _real(x) if isinstance(x, Num) and is_real(self.node, x) else lift(x)
-
-    def has(self, i: int) -> bool:
-        return i < len(self.node.inputs) and self.node.inputs[i] is not None
 
     def device(self) -> Any:
         return OMITTED if self.place is None else self.place
