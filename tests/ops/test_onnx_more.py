@@ -15,6 +15,7 @@ from torch import Tensor
 
 import archdsl
 from archdsl.api import to_torch
+from archdsl.ir.dims import evaluate
 from archdsl.ir.graph import Model
 
 TOLERANCE = 2e-5
@@ -267,3 +268,35 @@ def test_truth_values_are_scattered() -> None:
 def test_casts_of_odd_numbers() -> None:
     equal("(x: [n]) { return x -> cast(int) }", x=torch.tensor([-1.9, -0.5, 0.5, 1.9, 3.0]))
     equal("(x: [n]) { return x -> cast(bool) }", x=torch.tensor([-0.1, 0.0, -0.0, 1e-30, NAN]))
+
+
+# --- attention of other shapes ----------------------------------------------------------------------------------------
+
+ATTENTION = {
+    "five axes": ("q: [batch, 3, 4, time, 8], k: [batch, 3, 2, time, 8]", "sdpa(q, k, k, mask: causal & window(3))"),
+    "five axes with a bias": (
+        "q: [batch, 3, 4, time, 8], b: [batch, 3, 4, time, time]",
+        "sdpa(q, q, q, b, mask: causal)",
+    ),
+    "five axes with a bias of one": ("q: [batch, 3, 4, time, 8], b: [1, 3, 1, time, time]", "sdpa(q, q, q, b)"),
+    "a softcap without heads": ("q: [batch, time, 8]", "sdpa(q, q, q, mask: causal, softcap: 2)"),
+    "a softcap beside sinks": ("q: [batch, 4, time, 8], s: [4]", "sdpa(q, q, q, mask: causal, softcap: 2, sink: s)"),
+    "a mask that is turned round": ("q: [batch, 4, time, 8]", "sdpa(q, q, q, mask: ~(causal & window(2)))"),
+    "rope of two axes": ("q: [time, 8]", "q -> rope"),
+    "rope of five axes": ("q: [batch, 3, 4, time, 8]", "q -> rope(dims: 6)"),
+    "Transformer-XL with a scale": (
+        "q: [batch, 4, time, 8]",
+        "sdpa(q, q, q, mask: causal, position: transformer_xl, scale: 0.3)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_of_other_shapes(name: str) -> None:
+    inputs, expression = ATTENTION[name]
+    text = f"({inputs}) {{ return {expression} }}"
+    torch.manual_seed(0)
+    sizes = {"batch": 2, "time": 5}
+    shapes = {n: [int(evaluate(d.value, sizes)) for d in value.shape] for n, value in model_of(text)[0].inputs}
+    (ours,), (theirs,) = given(text, **{n: torch.randn(shape) for n, shape in shapes.items()})
+    assert distance(ours, theirs) < TOLERANCE

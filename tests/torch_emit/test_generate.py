@@ -869,6 +869,9 @@ STEPPED = {
       q = x -> linear(16) as q -> split_heads(2)
       near = sdpa(q, k, v, mask: causal & window(2))
       x = (near + sdpa(2 * q, k, v, mask: causal & window(4))) -> merge_heads""",
+    "Transformer-XL": "x = x -> mha(heads: 2, mask: causal, position: transformer_xl(width: 6))",
+    "a mask that is turned round": "x = x -> mha(heads: 2, mask: causal & ~window(1))",
+    "a part of a mask that hides nothing": "x = x -> mha(heads: 2, mask: causal & (full | window(3)))",
     "equations outside training": """
       if training { x = x -> dropout(0.5) } else { x = 2 * tanh(x) }
       x = x -> mha(heads: 2, mask: causal)""",
