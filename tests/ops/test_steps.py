@@ -391,6 +391,34 @@ def test_positions_with_an_axis_of_the_batch_are_those_of_each_step(lines: str) 
     assert max(found.values()) < 1e-5, found
 
 
+SCANNED = """p = cast(t, float) -> unsqueeze(0) -> expand(-1, 8)
+          y = scan h: [batch, 8] = 0 for x_t, p_t in x, p { h = h + x_t * p_t  emit h }"""
+KEPT = """z = scan h: [batch, 8] = 0 for x_t in x { h = h * 0.5 + x_t  emit h }
+          y = sdpa(x -> linear(8), z, z, mask: causal)"""
+SPREAD = """param table: [64, 1] = normal(1)
+          p = table[:time]
+          y = ((((x -> split_heads(2)) + p) -> merge_heads) -> mha(heads: 2, mask: causal)) + p"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (SCANNED, "a scan reads a table of positions"),
+        (KEPT, "`z`, which a scan makes, is read at all positions several times"),
+        (SPREAD, "the table `p` is read by tensors of different numbers of axes"),
+    ],
+)
+def test_tables_and_scans_that_a_step_of_pytorch_does_not_have_are_refused(lines: str, why: str) -> None:
+    with pytest.raises(ArchError, match=f"E0504.*{re.escape(why)}"):
+        torch_differences(positions_model(lines, "x + y"))
+
+
+@pytest.mark.parametrize("lines", [KEPT, SPREAD])
+def test_onnx_has_steps_of_tables_and_scans(lines: str) -> None:
+    found = differences(positions_model(lines, "x + y"))
+    assert max(found.values()) < 1e-5, found
+
+
 @pytest.mark.parametrize(
     ("lines", "why"),
     [
@@ -400,6 +428,7 @@ def test_positions_with_an_axis_of_the_batch_are_those_of_each_step(lines: str) 
             "a scan over positions alone has no decode step",
         ),
         ("y = x * cast_like((indices(2 * time))[:time] -> unsqueeze(1), x)", "has no positions up to 2 * time"),
+        (SCANNED, "a scan reads a table of positions"),
     ],
 )
 def test_positions_that_a_step_of_onnx_does_not_have_are_refused(lines: str, why: str) -> None:

@@ -447,7 +447,7 @@ class Assigner:
             if apart and maker is not None:
                 if not isinstance(maker, FlatOp):
                     name = value.name or "a tensor"
-                    raise refuse(f"`{name}`, which a scan makes, is read at all positions by several ops")
+                    raise refuse(f"`{name}`, which a scan makes, is read at all positions several times")
                 found.add(value)
         return found
 
@@ -515,7 +515,7 @@ class Assigner:
         if value not in self.positional or len(axes) != 1 or known:
             return
         if not isinstance(flat, FlatOp):
-            raise refuse("a scan reads a table of positions")
+            raise refuse("a scan reads a table of positions, which has no decode step")
         op, wanted = flat.node.op, self.plan.needs.get((flat, i), ())
         if not self.takes_rows(flat, i) or ALL in wanted:
             raise refuse(f"`{op.name}` reads a table of positions in a way that has no decode step", flat.node.span)
@@ -547,15 +547,15 @@ class Assigner:
         axes = [a for a, d in enumerate(flat.shape) if has(d, self.plan.time)]
         moving = [(n, i) for n, i in self.readers.get(flat, ()) if not self.is_placed(n)]
         pairs = [n for n, _ in self.readers.get(flat, ()) if self.is_placed(n) and self.flat_role(n) is Role.PAIRS]
+        name = f" `{value.name}`" if value.name else ""
         if moving and pairs:
-            name = f" `{value.name}`" if value.name else ""
             raise refuse(f"the table{name} is read at the new positions and at those of keys")
         if pairs:
             found.whole.add(value)
         elif moving and axes:
             between = {self.between(n, i, flat) for n, i in moving}
             if len(between) > 1:
-                raise refuse(f"`{value.name}` is read by tensors of different numbers of axes")
+                raise refuse(f"the table{name} is read by tensors of different numbers of axes")
             found.rows[value] = (axes[0], between.pop())
         if moving or pairs:
             found.held.append(value)
