@@ -362,6 +362,14 @@ def test_what_is_certain_is_said_where_one_position_reads_later_ones(body: str, 
     assert found.message.startswith("a later token can reach an earlier position of `y`: `shift` reads ")
 
 
+def test_the_path_goes_through_what_a_loop_emits() -> None:
+    body = "z = for i in 2 { x = x -> linear(8)  emit x -> roll(2) -> roll(-2) }  y = 2 * z[0]"
+    text = f"model m(x: [batch, time, 8]) -> [batch, time, 8] {{ {body}  assert causal(y)  return y }}"
+    (found,) = archdsl.check(text=text)
+    assert found.message.startswith("cannot prove that `y` is causal: `roll` may read positions of `x`")
+    assert found.notes[0] == "the path: x -> x.0 -> roll -> times -> y"
+
+
 def test_a_scan_is_a_step_of_the_path() -> None:
     text = f"model m(x: [batch, time, 8]) -> [batch, time, 8] {{ {AT_ONE['a scan']}  assert causal(z)  return z }}"
     (found,) = archdsl.check(text=text)

@@ -482,27 +482,6 @@ def _combined(regions: Sequence[Form], axis: int) -> list[Form]:
     return found[:MAX_KNOWN]
 
 
-def far(reads: Reads, first: Value) -> Reads:
-    """What a result with other axes than the first may read: whatever any place of the first reads."""
-    found: list[At | None] = []
-    for read in reads:
-        if read is None or read.also:
-            found.append(None)
-            continue
-        offset: Fraction | None = read.offset
-        for axis, scale in read.axes:
-            size = first.shape[axis].value
-            offset = (
-                offset + scale * (size - 1)
-                if offset is not None and isinstance(size, int)
-                else None
-                if scale
-                else offset
-            )
-        found.append(None if offset is None else At((), offset))
-    return tuple(found)
-
-
 def regrouped(fact: Fact, how: Regrouping) -> Fact | None:
     """The fact of a result whose axes are those of the input, cut and merged."""
     fresh: list[list[Parts]] = []

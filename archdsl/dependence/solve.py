@@ -20,7 +20,6 @@ from archdsl.dependence.domain import (
     at,
     both,
     extent,
-    far,
     flat,
     flat_layout,
     join,
@@ -97,9 +96,8 @@ class DependenceWalk(Interpreter[Fact]):
             found = regrouped(first, how)
             if found is not None:
                 return found
+        assert output.rank == node.outputs[0].rank, node.op.name  # reads are by the axes of all results
         reads = self.reads(node, k)
-        if output.rank != node.outputs[0].rank:
-            reads = [far(r, node.outputs[0]) for r in reads]
         inputs = [(f, r) for f, r in zip(read, reads, strict=True) if f is not None]
         layout = result_layout(output, inputs)
         bounds = mapped(inputs, layout)

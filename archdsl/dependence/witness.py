@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import product
 
-from archdsl.dependence.domain import ANYWHERE, Fact, Form, far
+from archdsl.dependence.domain import ANYWHERE, Fact, Form
 from archdsl.dependence.paths import Paths, Spot
 from archdsl.dependence.solve import DependenceWalk, Leak, ratio_of
 from archdsl.ir.dims import Num, Poly, evaluate, same_shape
@@ -213,8 +213,6 @@ class Witness(Paths):
                     yield from self.jointly(spot, node, joint, i, index)
             return
         reads: Sequence[Reads] = op.reads_of(node, k)
-        if spot.value.rank != node.outputs[0].rank:
-            reads = [far(r, node.outputs[0]) for r in reads]
         positions = [self.position(node, i, reads[i], spot.value, index) for i in range(len(node.inputs))]
         known = [self.given(spot, node, i, positions[i]) for i in range(len(positions))] if op.elementwise else []
         if known and op.constant(node, known) is not None:
