@@ -543,6 +543,39 @@ def test_a_budget() -> None:
     assert (found.budget.energy_kwh, found.budget.price) == (None, None)
 
 
+@pytest.mark.parametrize("body", ["x", "x -> flip(1)"])
+@pytest.mark.parametrize("mesh", [None, "dp=2", "cp=2"])
+def test_a_model_that_computes_nothing_takes_no_time(body: str, mesh: str | None) -> None:
+    model = archdsl.load(text=f"model m(x: [batch, time, 8]) -> [batch, time, 8] {{ return {body} }}")
+    with pytest.raises(ArchError, match=r"E0503.*a step of `m` computes nothing that takes time"):
+        archdsl.estimate(model, accelerator="h100_sxm", mesh=mesh, seq=8)
+    if mesh is not None:
+        report = archdsl.estimate(model, mesh=mesh, seq=8)
+        assert isinstance(report, MachinesReport)
+        assert report.sharding.memory.weights == 0
+
+
+def test_a_file_without_the_peak_of_some_kernels_has_its_lowest_for_them() -> None:
+    """What a model in bfloat16 casts to float32 is computed in that."""
+    peaks: dict[Any, float] = {"bfloat16": 1e9, "float8": 2e9}
+    own = Device(name="own", vendor="me", memory_gib=900, bandwidth=1e20, peak=peaks, source="measured")
+    plan = StepPlan(dtype="bfloat16")
+    text = "model m(x: [batch, time, 16]) {{ return x -> cast({}) -> exp }}"
+    models = [archdsl.load(text=text.format(kind)) for kind in ("bfloat16", "float32")]
+    low, wide = (estimate(model, Cluster(own), plan, seq=8) for model in models)
+    note = "the device's file has no peak in float32: its lowest is taken"
+    assert (note in low.notes, note in wide.notes) == (False, True)
+    assert low.training.seconds > 0
+    assert wide.training.seconds == pytest.approx(low.training.seconds)
+
+
+def test_inference_of_fewer_sequences_than_replicas_is_remarked() -> None:
+    model = archdsl.load("gpt2", set={"layers": 1})
+    notes = [estimate(model, Cluster(device("h100_sxm")), StepPlan(Mesh(cp=2)), batch=b, seq=64).notes for b in (1, 2)]
+    said = "inference: a batch of 1 does not fill 2 replicas"
+    assert [said in found for found in notes] == [True, False]
+
+
 def test_refused() -> None:
     own = Device(name="own", vendor="me", memory_gib=9, bandwidth=1e12, peak={"float32": 1e13}, source="measured")
     model = archdsl.load("gpt2")

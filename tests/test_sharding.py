@@ -486,6 +486,25 @@ def test_refused(spec: str, mesh: str, how: dict[str, Any], code: str, said: str
 
 
 @pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("s = scan h: [batch, 8] = 0 for t in y { h = h + t emit h } return s", "a recurrence reads other positions"),
+        ("return y -> shift(1)", "`shift` reads other positions"),
+        ("return y -> b", "`flip` at `b` reads other positions"),
+        ("return y -> mlp(hidden: 16) -> cumsum(axis: 1)", "`cumsum` reads other positions"),
+    ],
+)
+def test_positions_that_are_mixed_without_attention(body: str, said: str) -> None:
+    block = "block b(x: [batch, time, 8]) -> [batch, time, 8] { return x -> flip(1) }\n"
+    text = f"{block}model m(x: [batch, time, 8]) -> [batch, time, 8] {{ y = x -> linear(8) {body} }}"
+    with pytest.raises(ArchError) as raised:
+        archdsl.estimate(text=text, mesh="cp=2", batch=1, seq=8)
+    (found,) = raised.value.diagnostics
+    assert (found.code, found.message.startswith(said)) == ("E0516", True), found.message
+    assert archdsl.estimate(text=text, mesh="dp=2", batch=2, seq=8).params.total
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("tp", "`tp`"),

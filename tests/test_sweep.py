@@ -171,6 +171,15 @@ def test_options_that_exclude_each_other(tiny: Path) -> None:
     assert run("sweep", tiny)[0] == 2
 
 
+def test_settings_may_mend_a_spec_and_hold_commas(tiny: Path) -> None:
+    wrong = SPEC.replace("heads = 2", "heads = 3")
+    mended = sweep(text=wrong, set={"heads": "2,4"})
+    assert [row.parameters for row in mended.rows] == [row.parameters for row in sweep(tiny, set={"heads": "2,4"}).rows]
+    found = sweep(tiny, set={"heads": '"2,4",(1 + 1)'})
+    assert [row.settings["heads"] for row in found.rows] == ['"2,4"', "(1 + 1)"]
+    assert [row.code for row in found.rows] == ["E0203", None]
+
+
 def test_progress_counts_to_the_end(tiny: Path) -> None:
     told: list[tuple[int, int]] = []
     sweep(tiny, set={"layers": "1..4", "heads": "1,2"}, progress=lambda done, total: told.append((done, total)))

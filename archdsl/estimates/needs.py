@@ -192,7 +192,7 @@ class Inference:
         for i in range(stage, len(step.chunks), self.mesh.pp):
             walk = StepWalk(step.chunks[i].nodes, step.passed(i), saving, "none", lambda _: "")
             walk.forward()
-            most = max(most, *(s.most for s in walk.stretches))
+            most = max([most, *(s.most for s in walk.stretches)])
         return round(most)
 
     def bytes(self, tensor: Tensor) -> int:

@@ -278,7 +278,7 @@ class _Roofline:
         return max(flops / self.rate(kernel), moved / self.device.bandwidth)
 
     def rate(self, kernel: Kernel) -> float:
-        """FLOP/s in a kernel's type; in one that the device's file leaves out, the peak of the widest that it has."""
+        """FLOP/s in a kernel's type; in one that the device's file leaves out, the lowest that it has."""
         if self.plan.compute is not None and not kernel.core:
             return self.peak
         found = peak_of(self.device, kernel.dtype, self.plan.dtype)
@@ -423,7 +423,7 @@ class _Roofline:
         step, inference = self.step, self.served
         rows, sizes = inference.rows, inference.sizes
         if rows * self.mesh.replicas != step.batch:
-            self.notes[f"inference: {step.batch:,} sequences do not fill {self.mesh.replicas:,} replicas"] = None
+            self.notes[f"inference: a batch of {step.batch:,} does not fill {self.mesh.replicas:,} replicas"] = None
         counted = self.counted
         prefill, found = self.forward(inference.graph, inference.prefill, sizes, None)
         if self.mesh.devices > 1:
@@ -475,6 +475,9 @@ class _Roofline:
     def report(self, mfu: float | None, tokens: int | None, price: float | None) -> Roofline:
         device, plan = self.device, self.plan
         training, forward = self.training()
+        if not training.seconds:
+            said = f"a step of `{self.model.name}` computes nothing that takes time"
+            raise error("E0503", said, help="without an accelerator its memory is told")
         expected = self.expected(training, mfu)
         prefill, decode, reason, steps = self.inference()
         if plan.interleave > 1:

@@ -587,10 +587,11 @@ class Step:
                     raise self.mixes(node.path, f"`{op.name}`")
 
     def mixes(self, path: str, what: str) -> ArchError:
+        where = f" at `{path}`" if path else ""
         option = "cp" if self.mesh.cp > 1 else "`--sequence-parallel`"
         return error(
             "E0516",
-            f"{what} at `{path}` reads other positions than its own, so a sequence cannot be sharded there",
+            f"{what}{where} reads other positions than its own, so a sequence cannot be sharded there",
             help=f"leave {option} out: positions are only exchanged where attention mixes them",
         )
 
