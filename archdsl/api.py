@@ -301,6 +301,7 @@ def estimate(
     _demand_ranges(estimate, arguments)
     asked = {name for name, default in defaults.items() if arguments[name] != default} - {*OF_SPEC}
     _demand_together(asked)
+    _demand_measuring(measure)
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     if not asked:
         from archdsl.estimates.params import estimate as count_parameters
@@ -390,6 +391,14 @@ def estimate(
     return with_machines(report, loaded, plan, cluster, by_mesh=by_mesh, **how)
 
 
+def _demand_measuring(measure: bool) -> None:
+    """Raise ArchError E0502 where PyTorch is to measure and is not installed."""
+    if measure:
+        from archdsl.run.smoke import demand_torch
+
+        demand_torch()
+
+
 def _demand_together(asked: Collection[str]) -> None:
     """Raise ArchError E0509 for arguments of `estimate` that need another one, or exclude each other."""
     rules = (
@@ -463,11 +472,12 @@ def memory(
     its peak; `checkpoint` is activation checkpointing: none, selective or full. `loss` is how its cross-entropy is
     computed: in chunks of positions as in emitted code (chunked, the default where the model allows), by one kernel
     (fused), or by `F.cross_entropy(logits.float())` (eager). With `measure` PyTorch runs the emitted file on fake
-    tensors: the bytes are then exact in `measured`. Other arguments and errors as for `flops`, E0512 where numbers
-    decide what is measured, and E0526 where the loss cannot be computed in chunks."""
+    tensors: the bytes are then exact in `measured`. Other arguments and errors as for `flops`, E0502 where it is not
+    installed, E0512 where numbers decide what is measured, and E0526 where the loss cannot be computed in chunks."""
     _demand_ranges(memory, locals())
     from archdsl.estimates.memory import estimate as count
 
+    _demand_measuring(measure)
     _demand_training(dtype, optimizer, checkpoint, loss, {"master_weights": master_weights})
     loaded = load(spec, text=text, model=model, set=set, allow_noncausal=allow_noncausal)
     found = count(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+import archdsl
 from archdsl.cli import app
 
 pytestmark = pytest.mark.slow
@@ -44,6 +47,55 @@ def test_a_stop_ends_a_row() -> None:
     free = json.loads(run(SPEC, "--prompt", "1 2 3", "--max-new-tokens", "6", "--json")[1])["tokens"][0]
     found = json.loads(run(SPEC, "--prompt", "1 2 3", "--max-new-tokens", "6", "--stop", str(free[2]), "--json")[1])
     assert found["tokens"][0] == free[: free.index(free[2]) + 1]
+
+
+def test_a_row_ends_at_its_own_stop_and_others_go_on() -> None:
+    options = ("--prompt", "1 2 3", "--prompt", "7 8", "--max-new-tokens", "6", "--json")
+    free = json.loads(run(SPEC, *options)[1])["tokens"]
+    ends = [next(t for t in free[i] if t not in free[1 - i]) for i in (0, 1)]
+    for row, end in enumerate(ends):
+        found = json.loads(run(SPEC, *options, "--stop", str(end))[1])["tokens"]
+        assert found[row] == free[row][: free[row].index(end) + 1]
+        assert found[1 - row] == free[1 - row]
+
+
+def test_a_text_without_tokens_is_no_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    path = tmp_path / "tokenizer.json"
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({"w": 0}, unk_token="w")).save(str(path))
+    status, _, err = run(SPEC, "--prompt", "", "--tokenizer", str(path))
+    assert (status, err) == (2, "error[E0503]: a prompt has at least one token\n")
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    status, _, err = run(SPEC, "--prompt", "w", "--tokenizer", str(path))
+    assert (status, "error[E0502]: a tokenizer needs the package `tokenizers`" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("to_torch", {}),
+        ("generate", {"prompt": "1"}),
+        ("verify", {}),
+        ("memory", {"measure": True}),
+        ("estimate", {"measure": True}),
+    ],
+)
+def test_what_needs_pytorch_says_so(name: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("torch", "archdsl.run.measure"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(archdsl.ArchError, match=r"E0502.*needs PyTorch, which is not installed"):
+        getattr(archdsl, name)("gpt2", **more)
+
+
+def test_an_input_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    spec = tmp_path / "m.arch"
+    spec.write_text("""model m(tokens: token[batch, time], g: [batch, 8]) {
+      x = tokens -> embedding(9, 8)
+      y = (x -> mha(heads: 2, mask: causal)) + unsqueeze(g, 1)
+      return y -> linear(9) as head
+    }""")
+    said = "the model also reads `g`, which is no text\n= help: `archdsl.to_torch` gives a module that takes it\n"
+    assert run(str(spec), "--prompt", "1 2") == (2, "", f"error[E0503]: {said}")
 
 
 def test_text_goes_through_a_tokenizer(tmp_path: Path) -> None:

@@ -396,3 +396,11 @@ def test_a_length_that_the_model_refuses() -> None:
     with pytest.raises(ArchError) as refused:
         archdsl.memory("gpt2", seq=1025)
     assert refused.value.diagnostics[0].code == "E0503"
+
+
+def test_a_result_of_one_axis_is_measured_too() -> None:
+    """What is saved is what the second layer reads: 8 numbers of each of 3 rows."""
+    text = "model m(x: [batch, 8]) -> [batch] { return x -> linear(8) -> linear(1) -> sum(axis: -1) }"
+    found = archdsl.memory(text=text, batch=3, measure=True)
+    assert found.measured is not None
+    assert found.measured.saved == found.activations == 3 * 8 * 4

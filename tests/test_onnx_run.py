@@ -802,6 +802,22 @@ def test_caches_of_batch_times_heads_are_decoded() -> None:
     assert "its first axis is not that of the batch" in str(report.no_torch_decode)
 
 
+def test_rows_hold_several_documents(command: Callable[[str], Done]) -> None:
+    text = """model m(tokens: token[batch, time], doc: documents[batch, time]) {
+      x = tokens -> embedding(9, 8)
+      x = x -> mha(heads: 2, mask: causal & documents(doc))
+      return x -> linear(9)
+    }"""
+    Path("documents.arch").write_text(text)
+    given = draw_inputs(load("documents.arch"), 8, 32, 0, lengths=True)["doc"]
+    steps = np.diff(given, axis=-1)
+    assert {*steps.ravel().tolist()} == {0, 1}
+    assert (steps.sum(axis=-1) > 0).any()
+    report = json.loads(command("verify documents.arch --seq 12 --json").out)
+    assert report["agrees"]
+    assert report["decode"].keys() == {"prefill", "steps", "left", "right"}
+
+
 def test_a_model_beyond_its_context_is_told_so(command: Callable[[str], Done]) -> None:
     status, _, err = command("verify tiny.arch --seq 40")
     assert status == 2
@@ -816,6 +832,7 @@ def test_a_model_beyond_its_context_is_told_so(command: Callable[[str], Done]) -
         ("values, at = sort(x -> linear(64) -> floor, descending: true)", ["sort"]),
         ("at = argsort(x -> linear(64) -> floor)", ["argsort"]),
         ("best, at = topk(x -> linear(16), 4)", []),
+        ("at = argmax(x -> linear(64) -> floor)", []),
     ],
 )
 def test_of_equal_values_that_of_the_lower_index_is_compared(chosen: str, tied: list[str]) -> None:

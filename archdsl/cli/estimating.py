@@ -126,14 +126,8 @@ def estimate(
         demand_other(plot, spec)
     mesh_options.demand_together(context)
     spread = mesh is not None or accelerator is not None
-    if measure:
-        from archdsl.run.smoke import demand_torch
-
-        demand_torch()
-        if spread:
-            raise typer.BadParameter(
-                "one device is measured; it cannot be combined with others", param_hint="'--measure'"
-            )
+    if measure and spread:
+        raise typer.BadParameter("one device is measured; it cannot be combined with others", param_hint="'--measure'")
     asked = dtype is not None or optimizer is not None or loss is not None or master_weights or measure
     memory = not spread and asked
     told = any((flops, peak)) or (not spread and any((batch, seq, checkpoint != "none")))

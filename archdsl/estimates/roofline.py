@@ -477,7 +477,7 @@ class _Roofline:
         training, forward = self.training()
         if not training.seconds:
             said = f"a step of `{self.model.name}` computes nothing that takes time"
-            raise error("E0503", said, help="without an accelerator its memory is told")
+            raise error("E0503", said, help="leave the accelerator out")
         expected = self.expected(training, mfu)
         prefill, decode, reason, steps = self.inference()
         if plan.interleave > 1:

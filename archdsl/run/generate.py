@@ -237,7 +237,11 @@ def _others(
                 raise error("E0503", f"the model also reads `{name}`", help=f"give it: `--input {name}='…'`")
             found[name] = torch.tensor([text.tokens(given[name])] * rows, device=where)
         elif not value.is_bool:
-            raise error("E0503", f"the model also reads `{name}`, which is no text", help="call `generate` from Python")
+            raise error(
+                "E0503",
+                f"the model also reads `{name}`, which is no text",
+                help="`archdsl.to_torch` gives a module that takes it",
+            )
     lengths = {d.value: x.size(i) for n, x in found.items() for i, d in enumerate(values[n].shape)}
     for name, value in values.items():
         if value.is_bool:

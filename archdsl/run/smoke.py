@@ -290,14 +290,7 @@ def input_shapes(model: Model, batch: int, time: int | None, memory: int | None)
     if memory is not None and need > memory:
         text = f"inputs and results alone take {need / 2**30:,.1f} GiB at batch size {batch:,} and length {length:,}"
         raise error("E0503", f"{text}, and there are {memory / 2**30:,.1f} GiB", help=SMALLER)
-    return {name: [_size(d.value, sizes) for d in value.shape] for name, value in model.inputs}
-
-
-def _size(value: Any, sizes: dict[str, int]) -> int:
-    size = evaluate(value, sizes) if isinstance(value, Poly) else value
-    if not isinstance(size, int):
-        raise error("E0503", f"an input's size would be {float(size):g} at these lengths", help="give another `--seq`")
-    return size
+    return {name: [int(evaluate(d.value, sizes)) for d in value.shape] for name, value in model.inputs}
 
 
 def _drawn(torch: Any, value: Value, shape: list[int], rows: int, device: torch.device, dtype: str) -> Any:
