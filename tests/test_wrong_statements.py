@@ -643,6 +643,109 @@ STATEMENTS = {
     "a false claim": (body("assert 3 > 4 return x"), "E0401", "`3 > 4` must hold: 3 > 4 does not hold"),
     "a false word": (body("assert pre == post return x"), "E0401", "`pre == post` must hold"),
     "names for results": (body("a, b = x return x"), "E0205", "2 names are bound here, and there is 1 result"),
+    "a scan from a block": (
+        body("y = scan h: [batch, 8] = gelu for a in x { h = h + a emit a } return y"),
+        "E0203",
+        "a carried tensor starts as a tensor or a number, and this is the block `gelu`",
+    ),
+    "a scan from a number": (
+        body("y = scan h: [..., 8] = 0 for a in x { h = h + a emit h } return y"),
+        "E0203",
+        "a carried tensor that starts as a number needs its whole shape",
+    ),
+    "a scan of another shape": (
+        body("y = scan h: [batch, 8] = 0 for a in x { h = a[:, :4] emit h } return y"),
+        "E0301",
+        "`h` is carried as [batch, 8], and a step makes it [batch, 4]",
+    ),
+    "a scan of a row": (
+        body("y = scan h: [batch] = 0 for a in indices(time) { h = h + a emit h } return y"),
+        "E0203",
+        "`scan` runs along axis 1 of tensors",
+    ),
+    "a scan with a name too many": (
+        body("y = scan h: [batch, 8] = 0 for a, b in x { h = h + a emit h } return y"),
+        "E0205",
+        "2 names run over 1 tensor",
+    ),
+    "a scan with a tensor too many": (
+        body("y = scan h: [batch, 8] = 0 for a in x, x { h = h + a emit h } return y"),
+        "E0205",
+        "1 name runs over 2 tensors",
+    ),
+    "a scan of two lengths": (
+        body("y = scan h: [batch, 8] = 0 for a, b in x, x[:, 1:] { h = h + a + b emit h } return y"),
+        "E0301",
+        "the tensors of a scan have one length: time and time - 1 differ",
+    ),
+    "an index of a block": (
+        body("return gelu[0]"),
+        "E0203",
+        "only tensors and lists can be indexed, and this is the block `gelu`",
+    ),
+    "an index of a mask": (
+        body("return causal[0]"),
+        "E0203",
+        "only tensors and lists can be indexed, and this is a mask",
+    ),
+    "behind return": (body("return x y = x"), "E0214", "nothing after `return` is ever used"),
+    "a list for a tensor": (
+        body("a = for i in 3 { emit x } return a -> gelu"),
+        "E0205",
+        "`x` of `gelu` is one tensor, and this is a list of them",
+    ),
+    "too many options": (
+        body("return x -> softmax(1, 2, 3)"),
+        "E0205",
+        "`softmax` was given more static arguments than it has options",
+    ),
+    "as often as the model knows": (
+        body("for f in time * gelu { x = x -> f } return x"),
+        "E0402",
+        "`time` is known only when the model runs, so nothing can be repeated that often",
+    ),
+    "a first value that cannot be drawn": (
+        body("param w: [8] = fill(1, 8) return x * w"),
+        "E0204",
+        "`fill` cannot stand in a weight's first value",
+    ),
+    "a variant by place": (
+        body("return x * n", hypers="(n = 3)") + " variant big = m(4)",
+        "E0205",
+        "a variant names the hyper-parameters it sets",
+    ),
+    "no input": ("model m { param w: [3] = zeros return w }", "E0205", "the model `m` has no input"),
+    "a result too few": (
+        body("a, b = x -> f return a", "block f(x: [..., 8]) -> (a: [..., 8], b: [..., 8]) { return x }"),
+        "E0205",
+        "`f` declares 2 results and gives 1 back",
+    ),
+    "a result of another shape": (
+        body("return x -> f", "block f(x: [..., 8]) { return x[..., :4] }"),
+        "E0301",
+        "`f` says nothing of its result, so it should have the shape of its first tensor, [batch, time, 8]; it has "
+        "[batch, time, 4]",
+    ),
+    "a default that is a fraction": (
+        body("return x -> f", "block f(n: size = width * 0.3)(x: [..., width]) -> [..., width] { return x * n }"),
+        "E0401",
+        "`n` of `f` must be a whole number, but width * 0.3 = 2.4",
+    ),
+    "a hyper-parameter that no axis has": (
+        body("return x -> f(n: time / 2)", "block f(n: number)(x: [..., 8]) { return x * n }"),
+        "E0402",
+        "`n` of `f` is time / 2, which is known only when the model runs and is no axis of its tensors",
+    ),
+    "a hyper-parameter twice": (
+        body("return x -> f(1)", "block f(a, a)(x: [..., 8]) { return x * a }"),
+        "E0202",
+        "`f` declares `a` twice",
+    ),
+    "a name of many letters": (
+        body(f"{'a' * 201} = x return {'a' * 201}"),
+        "E0105",
+        "this name is longer than 200 characters",
+    ),
     "names for three": (
         body("a, b = x -> split(2, 3, 3) return x"),
         "E0205",
@@ -659,3 +762,31 @@ def test_what_is_said_of_a_statement(title: str) -> None:
     assert (found.code, found.message) == (code, message)
     assert found.span is not None
     assert not found.span.source.library
+
+
+def test_a_tensor_that_was_left_out_is_guarded_by_its_own_name() -> None:
+    """Where a block needs it, and where an operator does."""
+    needs = "block g(x: [..., 8], own: [..., 8]) { return x + own } "
+    for use, message in (
+        ("g(x, memory)", "`g` needs `own`, which was left out here"),
+        ("x + memory", "the tensor here was left out, so `+` cannot use it"),
+    ):
+        text = body("return x -> f", f"{needs} block f(x: [..., 8], memory: [..., 8] = none) {{ return {use} }}")
+        found = [d for d in said(text) if d[0].startswith("E")]
+        assert found == [("E0203", message, "guard it: `if memory != none { … }`")]
+
+
+def test_a_hyper_parameter_may_be_an_axis() -> None:
+    """Of a block with a module of its own, and of one without; and a block may be a primitive by another name."""
+    for kind in ("block", "inline block"):
+        before = f"{kind} f(width: size)(x: [..., width]) -> [..., width] {{ return x * width }} block named = gelu"
+        x = torch.randn(2, 3, 8)
+        found = module(spec(body("return (x -> f) + (x -> named)", before)))(x)
+        torch.testing.assert_close(found, x * 8 + functional.gelu(x))
+
+
+def test_lists_of_tensors_and_of_layers_join_and_repeat() -> None:
+    x = torch.randn(2, 3, 8)
+    text = body("a = for i in 2 { emit x * i } for f in gelu * 2 { x = x -> f } return concat(a + [x])")
+    made = functional.gelu(functional.gelu(x))
+    torch.testing.assert_close(module(spec(text))(x), torch.cat([0 * x, x, made], -1))

@@ -194,7 +194,7 @@ class Expressions(Calls):
                     "E0203",
                     f"the tensor here was left out, so `{op}` cannot use it",
                     side.span,
-                    help="guard it: `if m != none { … }`",
+                    help=f"guard it: `if {side.span.text} != none {{ … }}`",
                 )
             if isinstance(value, tuple):
                 raise error(

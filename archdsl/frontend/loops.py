@@ -259,7 +259,9 @@ class Loops(Expressions):
                 raise error("E0203", "`scan` runs along axis 1 of tensors", e.span)
             sequences.append(value)
         if len(s.names) != len(sequences):
-            raise error("E0205", f"{len(s.names)} names run over {len(sequences)} tensors", s.span)
+            names = f"{len(s.names)} name{'s run' if len(s.names) > 1 else ' runs'}"
+            text = f"{names} over {len(sequences)} tensor{'s' * (len(sequences) > 1)}"
+            raise error("E0205", text, s.span)
         length = sequences[0].shape[1]
         for value, e in zip(sequences, s.sequences, strict=True):
             if not scope.frame.same(value.shape[1], length, "the tensors of a scan have one length"):

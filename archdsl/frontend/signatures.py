@@ -93,7 +93,7 @@ class Signature(Frozen):
                 raise error("E0205", text, self.span, notes=self.notes)
             if isinstance(value, Absent) and param.default is None:
                 text = f"`{self.name}` needs `{param.name}`, which was left out here"
-                raise error("E0203", text, span, help="guard it: `if m != none { … }`")
+                raise error("E0203", text, span, help=f"guard it: `if {span.text} != none {{ … }}`")
             if isinstance(value, list) and not self.variadic:
                 text = f"`{param.name}` of `{self.name}` is one tensor, and this is a list of them"
                 raise error("E0205", text, span)
