@@ -745,7 +745,7 @@ class Mistake:
             help_ = "separate the entries by `,`"
         elif token.text == "in" and "`{`" in expected:
             help_ = "several sequences stand behind one `in`: `for a, b in x, y`"
-        elif token.text == "=" and isinstance(above, EXPRESSIONS):
+        elif token.text == "=" and (isinstance(above, EXPRESSIONS) or _ends_value(above)):
             help_ = "equality is tested by `==`"
         elif isinstance(above, ast.Name) and expected == ["`(`", "`[`"]:
             help_ = f"write `{above.id}()`"
@@ -763,6 +763,11 @@ class Mistake:
 
     def _begins_value(self) -> bool:
         return self.token.type in ("NAME", "DOTTED", "NUMBER", "STRING")
+
+
+def _ends_value(x: Any) -> bool:
+    """Whether a word that waits on the stack is a value so far."""
+    return isinstance(x, Token) and x.type in ("NAME", "DOTTED", "NUMBER")
 
 
 def _number_help(word: str) -> str:

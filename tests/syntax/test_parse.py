@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import archdsl
 from archdsl.diagnostics import ArchError
 from archdsl.diagnostics.source import Source, Span
-from archdsl.syntax import ast
+from archdsl.syntax import ast, limits
 from archdsl.syntax.format import format_expr
-from archdsl.syntax.limits import MAX_FILE_BYTES, MAX_NESTING
+from archdsl.syntax.limits import MAX_FILE_BYTES, MAX_NAME, MAX_NESTING
 from archdsl.syntax.parse import parse, parse_expression, parse_header, read_source
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.arch"))
@@ -255,3 +256,71 @@ def test_a_directory_is_no_file(tmp_path: Path) -> None:
         read_source(tmp_path, "folder")
     with pytest.raises(ArchError, match="cannot be read"):
         read_source("a\0b", "a")
+
+
+EQUALITY = "equality is tested by `==`"
+SLIPS = {
+    # What stands in a body: what is said, and the help.
+    "assert time = 3": ("expected a slot, a statement, `,` or `}`, found `=`", EQUALITY),
+    "y = if n = 3 then x else 2 * x": ("expected `then`, found `=`", EQUALITY),
+    "if n = 3 { x = -x }": ("expected `{`, found `=`", EQUALITY),
+    "y = x[time = 3]": ("expected `,` or `]`, found `=`", EQUALITY),
+    "assert n + 1 = 3": ("expected a slot, a statement, `,` or `}`, found `=`", EQUALITY),
+    "y == x": (
+        "a statement is never a bare expression",
+        "a slot is given by `y: …`, a tensor is bound by `y = …`",
+    ),
+    'y = einsum("b t d -> b" "x", x)': ("expected `)` or `,`, found a string", "separate the entries by `,`"),
+    "y = relu(lambda a: a)": (
+        "expected `)` or `,`, found the name `a`",
+        "a function of one's own is a block: `block name(x: [..., width]) { … }`",
+    ),
+    "y = x -> [1]": (
+        "a stage of a pipeline must be a block: a name, a call or an element of a list",
+        "arithmetic stands outside: `0.5 * (x -> f)`",
+    ),
+    "y = x -> 2 * x": (
+        "a stage of a pipeline must be a block: a name, a call or an element of a list",
+        "arithmetic stands outside: `0.5 * (x -> f)`",
+    ),
+}
+
+
+@pytest.mark.parametrize("line", SLIPS)
+def test_a_slip_is_told_with_its_cure(line: str) -> None:
+    said = archdsl.check(text=f"model m(n = 3)(x: [batch, time, 8]) {{\n  {line}\n  return x\n}}")
+    assert [(d.code[:3], d.message, d.help) for d in said] == [("E01", *SLIPS[line])]
+
+
+HEADERS = {
+    'model m "a" { return x }': ("E0101", "expected `(`, `->` or `{`, found a string"),
+    "block f(x: [8], 3) { return x }": ("E0101", "expected a name or `)`, found the number `3`"),
+    "model m(x: [batch, \ud800]) { return x }": ("E0108", "line 1 holds half a character, U+D800"),
+    "let a = 3\nlet b = '\udfff'": ("E0108", "line 2 holds half a character, U+DFFF"),
+    f"model {'a' * (MAX_NAME + 1)} {{ vocab: 3 }}": ("E0105", f"this name is longer than {MAX_NAME} characters"),
+    " " * (MAX_FILE_BYTES + 1): ("E0108", "larger than"),
+}
+
+
+@pytest.mark.parametrize("text", HEADERS, ids=range(len(HEADERS)))
+def test_a_text_that_cannot_be_read_is_refused(text: str) -> None:
+    code, words = HEADERS[text]
+    (said,) = archdsl.check(text=text)
+    assert said.code == code
+    assert words in said.message
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("nodez=3", "there is no limit `nodez`: there are "),
+        ("nodes=0", "the limit `nodes` is a whole number above 0, not `0`"),
+        ("nodes=3, steps", "the limit `steps` is a whole number above 0, not ``"),
+        (" nodes = 3_0 ,, ", ""),
+    ],
+)
+def test_a_limit_that_is_none_is_said(text: str, problem: str) -> None:
+    found, said = limits._given(text)
+    assert said.startswith(problem)
+    assert bool(said) == bool(problem)
+    assert said or found == {"nodes": 30}
