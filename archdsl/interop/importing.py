@@ -99,10 +99,20 @@ def written(
     # What stood in columns with lines that go stands so no more.
     edits += [(d.span.start, d.value.span.start, f"let {d.name} = ") for d in lets]
     values = {n: whole(v) for n, v in values.items()}
-    for size in (*(h.name for h in declared.header.hypers or ()), *(s.key for s in declared.body.slots)):
-        value = values.get(size, 1)
-        if size not in known and not (isinstance(value, Layers) or (type(value) is int and value > 0)):
-            raise _unlike(size, value, "a whole number above 0", fields or {})
+    defaults = {h.name: h.default for h in declared.header.hypers or ()}
+    for size in (*defaults, *(s.key for s in declared.body.slots)):
+        value, default = values.get(size), defaults.get(size)
+        own = constant(default) if default is not None and is_constant(default) else None
+        if size in known or size not in values or isinstance(value, Layers):
+            continue
+        if isinstance(own, bool | str):
+            fits, what = type(value) is type(own), f"{KINDS[type(own)]}: {literal(own)}"
+        elif isinstance(own, float):
+            fits, what = _is_number(value), f"a number: {literal(own)}"
+        else:
+            fits, what = type(value) is int and value > 0, "a whole number above 0"
+        if not fits:
+            raise _unlike(size, value, what, fields or {})
     sizes: dict[str, Any] = {}
     for hyper in declared.header.hypers or ():
         own = worth(hyper.default, sizes)
@@ -273,9 +283,8 @@ def constant(expr: ast.Expr) -> Any:
             return value
         case ast.Name(word):
             return CONSTANTS[word]
-        case ast.List(items):
-            return [constant(item) for item in items]
-    raise TypeError(expr)
+    assert isinstance(expr, ast.List), expr  # as `is_constant` says
+    return [constant(item) for item in expr.items]
 
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {

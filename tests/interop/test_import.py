@@ -36,6 +36,7 @@ from archdsl.interop.huggingface import config_fields, config_of, settings_of
 from archdsl.interop.importing import CONSTANTS
 from archdsl.interop.mapping import Mapper, pattern
 from archdsl.interop.native import native_type
+from archdsl.interop.values import ValueMap
 from archdsl.packages import install
 from archdsl.resources import error_page, mapping_files
 from archdsl.weights.carried import files_beside_tensors
@@ -596,6 +597,27 @@ def test_functions_that_are_none(function: str, message: str, tmp_path: Path) ->
         read(Path(own_mapping(tmp_path, (NORM, f"input_layernorm -> {function} = attention_norm"))))
 
 
+def test_functions_are_for_real_numbers() -> None:
+    whole = torch.arange(3).numpy()
+    for made in (ValueMap("add", 1.0).to_ours, ValueMap("add", 1.0).to_theirs):
+        with pytest.raises(ArchError, match=r"E0532\]: `places` holds whole numbers, and `add` is for real ones"):
+            made(whole, "I64", "places")
+
+
+def test_pieces_of_one_tensor_are_of_one_type(folders: Any, tmp_path: Path) -> None:
+    import_folder(folders("gpt2"), tmp_path / "m.arch")
+    tensors = load_file(tmp_path / "m.safetensors")
+    tensors["blocks.1.attention.k.weight"] = tensors["blocks.1.attention.k.weight"].half()
+    save_file(tensors, tmp_path / "mixed.safetensors")
+    spec, mixed = tmp_path / "m.arch", tmp_path / "mixed.safetensors"
+    message = r"E0532\]: `blocks.1.attention.q.weight` and `blocks.1.attention.k.weight` are one tensor there"
+    with pytest.raises(ArchError, match=message):
+        convert_to(load(spec), mixed, tmp_path / "there", "gpt2")
+    with pytest.raises(ArchError, match=message):
+        archdsl.to_huggingface(spec, tmp_path / "native", weights=mixed, native=True)
+    assert not [*tmp_path.glob("*/*.safetensors")]
+
+
 def test_numbers_that_a_function_does_not_come_to(folders: Any, tmp_path: Path) -> None:
     import_folder(folders("llama"), tmp_path / "m.arch")  # gains about 1, which no -exp(x) is
     own = own_mapping(tmp_path, (NORM, "input_layernorm -> neg_exp = attention_norm"))
@@ -671,13 +693,13 @@ block far(heads) {
   ffn:       swiglu(hidden: width)
 }
 
-model fam(layers, width = 48, heads = 4) {
+model fam(layers, width = 48, heads = 4, tied = true) {
   vocab:   96
   context: 64
   width:   width
   blocks:  layers / 2 * (near(heads: heads) + far(heads: heads))
   norm:    rmsnorm(eps: eps)
-  head:    lm
+  head:    lm(tied: tied)
 }
 """
 OWN = """
@@ -688,6 +710,7 @@ config {
   hidden_size = width
   layer_types = blocks { a: near, b: far }
   vocab_size = 96
+  tie_word_embeddings = tied
 }
 """
 
@@ -698,6 +721,13 @@ config {
         ("= 96", "= vocab", ""),
         ("= 96", "= layers * 40 - 24", ""),
         ("= 96", "= -layers + 99", ""),
+        (
+            "= 96\n  tie_word_embeddings = tied",
+            "= tied\n  tie_word_embeddings = false",
+            "`tied` of the family is true or",
+        ),
+        ("= tied", "= heads", "`tie_word_embeddings` of config.json is false, and `heads` of the family is a whole"),
+        ("= tied", "= true", "E0533]: `tie_word_embeddings` of config.json is false, and the spec has true"),
         ("= fam", "= other", "E0531]: fam.arch declares no model `other`"),
         ("= 96", "= words", "E0531]: `fam` has no hyper-parameter, number or `let` that is called `words`"),
         ("b: far", "b: near", "E0533]: the order of the kinds of layers is not layers / 2 * (near(heads: heads)"),
@@ -710,7 +740,8 @@ def test_a_family_of_ones_own(old: str, new: str, said: str, tmp_path: Path) -> 
     """Whose hyper-parameters may have no default, and whose layers are calls; the spec is one that a person writes."""
     (tmp_path / "fam.arch").write_text(FAMILY)
     (tmp_path / "m.checkpoint").write_text(OWN.replace(old, new, 1))
-    config = {"model_type": "llama", "vocab_size": 96, "hidden_size": 48, "num_hidden_layers": 3}
+    config: dict[str, Any] = {"model_type": "llama", "vocab_size": 96, "hidden_size": 48, "num_hidden_layers": 3}
+    config["tie_word_embeddings"] = False
     (tmp_path / "config.json").write_text(json.dumps(config | {"layer_types": ["a", "b", "b"]}))
     source, own = tmp_path / "config.json", str(tmp_path / "m.checkpoint")
     if said:
@@ -719,6 +750,7 @@ def test_a_family_of_ones_own(old: str, new: str, said: str, tmp_path: Path) -> 
     import_folder(source, tmp_path / "m.arch", mapping=own, weights=False)
     near, far = ("(heads: heads)".join(name) for name in (("near", ""), ("far", "")))
     written = FAMILY.replace("let dims = [16, 24]\n", "").replace("layers,", "layers = 3,").replace("fam(", "m(")
+    written = written.replace("tied = true", "tied = false")
     written = written.replace("layers / 2 * (near(heads: heads) + far(heads: heads))", "X")
     assert body(tmp_path / "m.arch").strip() == written.strip().replace("X", f"layers / 3 * ({near} + 2 * {far})")
     assert total(load(tmp_path / "m.arch")) == total(load("w.arch", text=written.replace("X", f"{near} + 2 * {far}")))

@@ -23,6 +23,10 @@ def form(body: str) -> Form:
         ("return x -> split_heads(4)", 'return x -> rearrange("b t (h d) -> b h t d", h: 4)'),
         ("return x -> unflatten(-1, 4, 6) -> flatten(2) -> unflatten(-1, 4, 6)", "return x -> unflatten(-1, 4, 6)"),
         ("return x -> unflatten(-1, 4, 6) -> flatten(2) -> unflatten(-1, 6, 4)", "return x -> unflatten(-1, 6, 4)"),
+        (
+            "return x -> split_heads(4)",
+            "return x -> unflatten(-1, 4, 6) -> transpose(1, 2) -> flatten(1, 2) -> unflatten(1, 4, time)",
+        ),
         ("return x -> split_heads(4) -> merge_heads", "return x -> split_heads(4) -> transpose(1, 2) -> flatten(2)"),
         ("return x -> split_heads(4) -> merge_heads -> silu", "return x -> silu"),
         ("return x -> transpose(0, 1) -> transpose(0, 1) -> silu", "return x -> silu"),
