@@ -30,7 +30,7 @@ from archdsl.run.load import load_source
 from archdsl.run.smoke import run
 from archdsl.weights.branches import branch_ends, query_key_maps
 from archdsl.weights.random_numbers import CHUNK, Stream, natural_logarithm, normal_quantile
-from archdsl.weights.safetensors import arrays, draw
+from archdsl.weights.safetensors import Checkpoint, arrays, draw, saved
 
 LAYERS = """
 block layer(layers) {{
@@ -692,3 +692,15 @@ def test_constants_lie_where_the_inputs_do(value: str) -> None:
     made: Any = archdsl.to_torch(text=text)
     with FakeTensorMode(allow_non_fake_inputs=True):
         assert made(torch.empty(2, 5, 8, device="cuda")).device.type == "cuda"
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    model = archdsl.load(text="model m(x: [batch, 8]) -> [batch, 8] { return x -> linear(8) }")
+    archdsl.init_weights(model, path)
+    with Checkpoint(path) as found:
+        info = next(w for w in saved(model) if w.path == "linear.weight")
+        os.truncate(path, path.stat().st_size - 100)
+        for read in (lambda: [*found.pieces(info)], lambda: found.bits(info.path)):
+            with pytest.raises(archdsl.ArchError, match=r"E0503.*w.safetensors` ends within `linear.weight`"):
+                read()

@@ -486,7 +486,7 @@ class _Planner:
         """The form that an axis of an input with two axes of time is needed in: all keys, whatever the latest is that a
         query sees."""
         read = node.node.op.reads_of(node.node, 0)[i][axis]
-        if isinstance(read, At) and not read.axes and not read.also:
+        if isinstance(read, At) and not any(form[a] for a, _ in read.axes) and not read.also:
             raise self.blame(node, "reads a position that is always the same one")
         own = None if read is None or read.earlier else _own(read)
         return (form[own] if own is not None else FIXED) or ALL

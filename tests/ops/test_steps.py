@@ -252,6 +252,42 @@ def test_an_axis_that_follows_the_sequence_otherwise_has_no_step() -> None:
     assert "with a fixed number it has a step" in no.value.diagnostics[0].help
 
 
+OF_PAIRS = """model m(tokens: token[batch, time]) {{
+  x = tokens -> embedding(9, 8)
+  later = unsqueeze(indices(time), 0) > unsqueeze(indices(time), 1)
+  w = softmax(where(later, -inf, einsum("b i d, b j d -> b i j", x, x -> linear(8))))
+  y = {}
+  assume causal(y)
+  return y -> linear(9)
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        ("x * unsqueeze(x[:, 0], 1)", "`index` cannot be taken step by step: it reads a position that is always the"),
+        ("x * unsqueeze(w[..., 0], 2)", "`index` cannot be taken step by step: it reads a position that is always the"),
+        ("x * w[..., 0:1]", "`index` cannot be taken step by step: it reads a position that is always the same one"),
+        ("x * w[..., 2:3]", "`index` cannot be taken step by step: it reads a position that is always the same one"),
+        ("matmul(w -> transpose(1, 2), x)", "`w` [batch, time, time], which has two axes of time, by its keys"),
+        ("sum(sum(unsqueeze(w, 3) * unsqueeze(w, 1), 3), 2, keep: true)", "makes a tensor with three axes of time"),
+        (
+            "((x -> flatten(0, 1)) + one_hot(8)(indices(batch * time))) -> unflatten(0, batch, time)",
+            "[batch * time, 8], made of positions, which has those of all rows",
+        ),
+    ],
+)  # fmt: skip
+def test_what_no_step_reads(y: str, said: str) -> None:
+    with pytest.raises(ArchError, match=f"E0504.*{re.escape(said)}"):
+        plan(archdsl.load(text=OF_PAIRS.format(y)))
+
+
+@pytest.mark.parametrize("y", ["matmul(w, x)", "matmul(w -> cumsum(axis: 1), x)", "x * sum(w, 2, keep: true)"])
+def test_what_a_step_reads_of_scores(y: str) -> None:
+    report = archdsl.verify(text=OF_PAIRS.format(y), seq=8)
+    assert (report.agrees, {"prefill", "steps"} <= report.decode.keys()) == (True, True)
+
+
 @pytest.mark.parametrize(("time", "chunks"), [(4, [4]), (5, [4, 1]), (20, [10, *[1] * 10])])
 def test_no_prompt_is_shorter_than_a_model_takes(time: int, chunks: list[int]) -> None:
     sequences = Sequences(plan(archdsl.load(text=TOP_K.format(k=4))))
