@@ -414,6 +414,9 @@ ROWS = "cast(t % 2 == 0, float) -> unsqueeze(0) -> expand(0, batch)"
         "y = scan h: [batch, 1] = 0 for one in ones(batch, time, 1) { h = h * 0.5 + one  emit h }",
         "y = ((x -> split_heads(2)) * cast_like(t * 0.1, x)) -> merge_heads  y = y + t * 0.1",
         "y = cumsum(x, axis: 1) / (t + 1)",
+        """p = cast(t * 0.1, float) -> unsqueeze(0) -> expand(-1, 8)
+          a, b = p -> topk(8)
+          y = (p -> gru(8)) + (p -> lstm(8)) + (p -> moe(experts: 4, top_k: 2, expert: swiglu(hidden: 8))) + a""",
         """q, k = x -> linear(16) -> chunk(2)
           k = k -> split_heads(2)
           bias = cast((t - indices(time)) * 0.1, float)
@@ -431,6 +434,8 @@ SCANNED = """p = cast(t, float) -> unsqueeze(0) -> expand(-1, 8)
           y = scan h: [batch, 8] = 0 for x_t, p_t in x, p { h = h + x_t * p_t  emit h }"""
 KEPT = """z = scan h: [batch, 8] = 0 for x_t in x { h = h * 0.5 + x_t  emit h }
           y = sdpa(x -> linear(8), z, z, mask: causal)"""
+ATTENDED = """p = cast(t * 0.1, float) -> unsqueeze(0) -> expand(-1, 8)
+          y = p -> mha(heads: 2, mask: causal)"""
 SPREAD = """param table: [64, 1] = normal(1)
           p = table[:time]
           y = ((((x -> split_heads(2)) + p) -> merge_heads) -> mha(heads: 2, mask: causal)) + p"""
@@ -441,6 +446,7 @@ SPREAD = """param table: [64, 1] = normal(1)
     [
         (SCANNED, "a scan reads a table of positions"),
         (KEPT, "`z`, which a scan makes, is read at all positions several times"),
+        (ATTENDED, "this op reads pairs of positions in a way that has no decode step"),
         (SPREAD, "the table `p` is read by tensors of different numbers of axes"),
     ],
 )
@@ -449,7 +455,7 @@ def test_tables_and_scans_that_a_step_of_pytorch_does_not_have_are_refused(lines
         torch_differences(positions_model(lines, "x + y"))
 
 
-@pytest.mark.parametrize("lines", [KEPT, SPREAD])
+@pytest.mark.parametrize("lines", [KEPT, ATTENDED, SPREAD])
 def test_onnx_has_steps_of_tables_and_scans(lines: str) -> None:
     found = differences(positions_model(lines, "x + y"))
     assert max(found.values()) < 1e-5, found
