@@ -47,6 +47,14 @@ def test_a_mask_says_which_tensor_hides_keys() -> None:
     assert "keys(%keep)" in print_model(model)
 
 
+def test_a_mask_that_is_turned_round_is_said_so() -> None:
+    text = "model m(x: [batch, time, 8]) {{ return x -> mha(heads: 2, mask: {}) }}"
+    for mask in ("~window(3)", "~(causal & window(3))", "causal & ~window(3)"):
+        printed = print_model(archdsl.load(text=text.format(mask)))
+        said = mask.replace("~window(3)", "~(window(3))")
+        assert f"mask(time, time, mask: {said}, heads" in printed
+
+
 def test_numbers_of_masks_are_named_by_their_rules() -> None:
     """Within a block, which may stand for several: a second number of one rule is counted."""
     text = """

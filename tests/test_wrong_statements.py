@@ -539,6 +539,11 @@ STATEMENTS = {
         "E0402",
         "`time > 3` is known only when the model runs",
     ),
+    "a size too large": (
+        body("return x -> linear(2 ** 63)"),
+        "E0404",
+        "`features` of `linear` must be below 2 ** 63, and 2 ** 63 is not",
+    ),
     "a number too large": (body("return x * 10 ** 10 ** 10"), "E0404", "this number would be too large"),
     "a tensor left out, added": (
         body("return x -> f", "block f(x: [..., 8], y: [..., 8] = none) { return x + y }"),
