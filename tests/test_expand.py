@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from decode_tools import inputs_for
+from random_specs.configs import drawn
 from zoo.sizes import place, sample
 
 import archdsl
@@ -116,6 +118,22 @@ def test_every_slot_expands_to_the_same_numbers(text: str, tmp_path: Path) -> No
     assert "Kept" not in expanded
     assert "placement" not in expanded
     _same_numbers(text, expanded)
+
+
+@pytest.mark.slow
+def test_random_specs_expand_to_the_same_numbers(tmp_path: Path) -> None:
+    """Masks, positions, norms and feed-forward layers of every kind, in slots and in lists."""
+    changed = 0
+    for text in drawn(10, 5):
+        expanded = _expanded(text, tmp_path)
+        before, after = (archdsl.to_torch(text=t, allow_noncausal=True).eval() for t in (text, expanded))
+        after.load_state_dict(before.state_dict())
+        inputs = inputs_for(archdsl.load(text=text, allow_noncausal=True), {})
+        with torch.no_grad():
+            wanted, found = before(*inputs.values()), after(*inputs.values())
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+        changed += expanded != text
+    assert changed > 6
 
 
 def test_cross_attention_and_two_inputs(tmp_path: Path) -> None:
