@@ -278,6 +278,12 @@ def test_flops_of_a_model_without_a_batch_are_those_of_all_it_takes() -> None:
     assert "FLOPs  exact: " in plain_text(*tables.flops_view(archdsl.estimate(text=one, convention="exact", seq=1)))
 
 
+def test_where_a_scan_starts_is_told() -> None:
+    text = "model m(x: [batch, time, 8]) {{ y = scan h: [batch, 8] = {} for t in x {{ h = h + t emit h }} return y }}"
+    assert told(compared(text.format("-inf"), text.format("0.5"))) == ["scan: start 1 -inf → 0.5"]
+    assert compared(text.format(0), text.format(0)).same
+
+
 def test_a_number_of_a_long_list_is_told() -> None:
     text = "model m(x: [batch, time, 12]) -> [batch, time, 12] {{ buffer t: [12] = [{}, 2, 3]  return x * t }}"
     one, other = (text.format(", ".join([*map(str, range(9)), last])) for last in ("4", "5"))

@@ -312,10 +312,7 @@ def named(model: Model, results: Any) -> dict[str, torch.Tensor]:
 
 
 def _flat(results: Any) -> Iterator[Any]:
-    if isinstance(results, dict):
-        for item in results.values():
-            yield from _flat(item)
-    elif isinstance(results, tuple | list):
+    if isinstance(results, tuple | list):
         for item in results:
             yield from _flat(item)
     else:
