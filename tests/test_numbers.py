@@ -68,9 +68,8 @@ MEANT = {
 def options() -> Iterator[tuple[str, ast.Hyper]]:
     """Every option of every primitive and of every block of the library."""
     for name in sorted(registry.names()):
-        op = find_primitive(name)
-        assert op is not None
-        yield from ((name, h) for h in op.header.hypers or ())
+        op = find_primitive(name)  # None for what the compiler alone puts into graphs
+        yield from ((name, h) for h in (op.header.hypers or () if op is not None else ()))
     for name in sorted(library_index()):
         found = find_in_library(name)
         if found is not None and isinstance(found[1], ast.BlockDecl):
