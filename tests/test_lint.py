@@ -195,6 +195,14 @@ def test_matrices_with_odd_sides(hidden: int, said: bool) -> None:
     assert all(d.span is not None and d.span.text == str(hidden) for d in found)
 
 
+def test_a_vocabulary_that_one_of_several_results_predicts() -> None:
+    text = """model m(vocab = 130)(tokens: token[batch, time]) -> ([batch, time, vocab], [batch, time, 64]) {
+      x = tokens -> embedding(vocab, 64)
+      return x -> linear(vocab), x
+    }"""
+    assert [d.code for d in check(text=text)] == ["W0401"]
+
+
 def test_a_vocabulary_that_is_only_read_may_have_any_size() -> None:
     text = SPEC.replace("head: lm", "head: classifier(classes: 2)")
     values = {"before": "", "hyper": "", "slots": "", "layers": 2, "vocab": 1000, "width": 64}

@@ -119,7 +119,7 @@ def demand_per_axis(call: Application, option: str, count: int, least: int = 1) 
     """Refuse what is not such an option. Raises E0203, E0204."""
     given = values(call.options[option])
     for n in given:
-        if not isinstance(n, Num) or not isinstance(n.value, int):
+        if not isinstance(n, Num) or not n.static or not call.is_whole(n):
             raise call.error(
                 "E0203",
                 f"`{option}` is a whole number that is known before the model runs, and {format_value(n)} was given",

@@ -131,7 +131,8 @@ def other_numbers(text: str) -> list[float]:
     """Numbers to try instead of one that stands in an example."""
     whole = text.isdecimal()
     n = int(text) if whole else float(text)
-    return [o for o in dict.fromkeys((n + 1, n // 2 if whole else n / 2, 2 * n, 0)) if o != n]
+    found = (n + 1, n // 2, 2 * n, 0, n + 0.5) if whole else (n + 1, n / 2, 2 * n, 0)
+    return [o for o in dict.fromkeys(found) if o != n]
 
 
 @pytest.mark.parametrize(("name", "example"), NUMBERED)
