@@ -196,7 +196,7 @@ def test_matrices_with_odd_sides(hidden: int, said: bool) -> None:
 
 
 def test_a_vocabulary_that_one_of_several_results_predicts() -> None:
-    text = """model m(vocab = 130)(tokens: token[batch, time]) -> ([batch, time, vocab], [batch, time, 64]) {
+    text = """model m(vocab = 130)(tokens: token[batch, time]) {
       x = tokens -> embedding(vocab, 64)
       return x -> linear(vocab), x
     }"""

@@ -1,6 +1,7 @@
 """Loops of every shape: the emitted module has the weights that the IR says, and each turn uses its own."""
 
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -264,3 +265,30 @@ def test_loops_in_loops_have_names_of_their_own(depth: int) -> None:
     x = torch.randn(1, 3, 4)
     with torch.no_grad():
         assert torch.equal(module(x), run(0, 0, x))
+
+
+@pytest.mark.parametrize("turns", [2, 3])
+def test_a_loop_may_do_nothing_but_exchange_tensors(turns: int) -> None:
+    made: Any = archdsl.to_torch(
+        text=f"""model m(x: [batch, 4], y: [batch, 4]) -> [batch, 4] {{
+          for i in {turns} {{
+            kept = x
+            x = y
+            y = kept
+          }}
+          return x - 2 * y
+        }}"""
+    )
+    x, y = torch.randn(2, 4), torch.randn(2, 4)
+    wanted = y - 2 * x if turns % 2 else x - 2 * y
+    assert torch.equal(made(x, y), wanted)
+
+
+def test_a_name_around_a_loop_is_suggested() -> None:
+    text = """model m(x: [batch, time, 8]) -> [batch, time, 8] {
+      let parts_of_it = 2
+      for i in 2 { x = x -> mha(heads: parts_of_its) }
+      return x
+    }"""
+    (found,) = archdsl.check(text=text)
+    assert found.help == "did you mean `parts_of_it`?"
