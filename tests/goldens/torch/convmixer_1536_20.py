@@ -21,10 +21,8 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, size in vars(self).items():
-            if name != "kernel":
-                assert isinstance(size, int | float) and size % 1 == 0 < size, f"{name} must be a whole number >= 1"
-                setattr(self, name, int(size))  # 24.0 is 24
-        assert self.kernel >= 1, f"kernel must be at least 1: {self}"
+            assert isinstance(size, int | float) and size % 1 == 0 < size, f"{name} must be a whole number >= 1"
+            setattr(self, name, int(size))  # 24.0 is 24
         assert self.image > self.patch - 1, f"image > patch - 1: the kernel must not be longer than its input: {self}"
         assert (self.kernel - 1) % 2 == 0, (
             f"`padding: same` is written for a kernel that is odd, or even: compile again with --set: {self}"
