@@ -537,10 +537,12 @@ def _has_fraction(expr: Expr) -> bool:
 def fraction(expr: Expr) -> tuple[Expr, Expr]:
     """A quotient of two expressions without quotients, but for those within functions and powers."""
     if isinstance(expr, Lit):
-        value = Fraction(expr.text)
-        return (
-            (dims.literal(value.numerator), dims.literal(value.denominator)) if value.denominator != 1 else (expr, ONE)
-        )
+        if expr.text in ("inf", "-inf") or (value := Fraction(expr.text)).denominator == 1:
+            return expr, ONE
+        return dims.literal(value.numerator), dims.literal(value.denominator)
+    if isinstance(expr, Bin) and expr.op == "**" and isinstance(expr.right, Lit) and expr.right.text.isdecimal():
+        top, below = fraction(expr.left)
+        return (expr, ONE) if below == ONE else (Bin("**", top, expr.right), Bin("**", below, expr.right))
     if not isinstance(expr, Bin) or expr.op not in ("+", "-", "*", "/"):
         return expr, ONE
     (a, below_a), (b, below_b) = fraction(expr.left), fraction(expr.right)
@@ -568,7 +570,9 @@ def _sum(terms: Sequence[Expr]) -> Expr:
 
 
 def _times(a: Expr, b: Expr) -> Expr:
-    """A product, a factor of 1 left out."""
+    """A product, a factor of 1 left out, and one number of two."""
+    if isinstance(a, Lit) and isinstance(b, Lit):
+        return dims.literal(dims.whole_number(Fraction(a.text) * Fraction(b.text)))
     if ONE in (a, b):
         return b if a == ONE else a
     return Bin("*", a, b)

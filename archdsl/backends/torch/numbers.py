@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from archdsl.backends.torch.tree import Axis, HyperLeaf, NumberLeaf, PyNode, call_tree, constant, mapped, word
 from archdsl.ir import dims
+from archdsl.ir.conditions import fraction
 from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Poly, Var
 from archdsl.ir.graph import Block
 from archdsl.ir.masks import Mask
@@ -319,7 +320,7 @@ class Numbers:
 
     def _divided(self, expr: Expr, up: bool, name: Callable[[str], Any]) -> Any:
         """A number rounded down, or up, as one quotient of integers, without a float; None where it is none."""
-        above, below = _ratio(expr)
+        above, below = fraction(expr)
         if not (self._runs_whole(above) and self._runs_whole(below)):
             return None
         top, bottom = (self.spelled_by(x, "sizes", name) for x in (above, below))
@@ -389,33 +390,6 @@ def _quotient(expr: Expr) -> tuple[Expr, Expr]:
     if isinstance(below, Lit) and isinstance(expr.right, Lit):
         return above, dims.literal(dims.whole_number(Fraction(below.text) * Fraction(expr.right.text)))
     return above, expr.right if below == Lit("1") else Bin("*", below, expr.right)
-
-
-def _ratio(expr: Expr) -> tuple[Expr, Expr]:
-    """What is above and what is below the line of the one quotient that an expression is: `2.5 / n` is 5 / (2 * n)."""
-    one = Lit("1")
-    if isinstance(expr, Lit) and expr.text not in ("inf", "-inf"):
-        worth = Fraction(expr.text.replace("_", ""))
-        return dims.literal(worth.numerator), dims.literal(worth.denominator)
-    if isinstance(expr, Bin) and expr.op == "**" and isinstance(expr.right, Lit) and expr.right.text.isdecimal():
-        a, b = _ratio(expr.left)
-        return (expr, one) if b == one else (Bin("**", a, expr.right), Bin("**", b, expr.right))
-    if not isinstance(expr, Bin) or expr.op not in ("+", "-", "*", "/"):
-        return expr, one
-    (a, b), (c, d) = _ratio(expr.left), _ratio(expr.right)
-
-    def times(x: Expr, y: Expr) -> Expr:
-        if isinstance(x, Lit) and isinstance(y, Lit):
-            return dims.literal(int(x.text) * int(y.text))
-        return y if x == one else x if y == one else Bin("*", x, y)
-
-    if expr.op == "*":
-        return times(a, c), times(b, d)
-    if expr.op == "/":
-        return times(a, d), times(b, c)
-    if b == d:
-        return Bin(expr.op, a, c), b
-    return Bin(expr.op, times(a, d), times(c, b)), times(b, d)
 
 
 def is_dynamic(block: Block, name: str) -> bool:
