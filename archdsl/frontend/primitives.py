@@ -14,7 +14,7 @@ from archdsl.frontend.signatures import Signature, Signatures
 from archdsl.ir.dims import Expr, Num, Shape, num
 from archdsl.ir.graph import Handle, Input, OpNode, Value
 from archdsl.ir.op import Primitive
-from archdsl.ir.static import SharedModule, abstract, free_name
+from archdsl.ir.static import ListValue, SharedModule, abstract, free_name
 
 
 class Primitives(Signatures):
@@ -83,7 +83,7 @@ class Primitives(Signatures):
                 value = options[hyper.name]
                 if isinstance(value, Num) and value.origin is not None and value.origin.source is span.source:
                     site.spans[hyper.name] = value.origin
-                site.options[hyper.name] = value
+                site.options[hyper.name] = _in_order(value) if hyper.kind == "sizes" else value
             elif hyper.kind == "sizes":
                 site.options[hyper.name] = ()
             elif hyper.default is None:
@@ -174,6 +174,12 @@ class Primitives(Signatures):
             scope, demand.op, inputs, demand.options, span, level, demand.hint, instance=demand.instance
         )
         return outputs[0]
+
+
+def _in_order(value: Any) -> tuple[Any, ...]:
+    """Sizes one by one, which were given so or as a list: `split(3, 5)`, `split(sizes: [3, 5])`."""
+    given = value if isinstance(value, tuple) else (value,)
+    return tuple(n for v in given for n in (v.items if isinstance(v, ListValue) else (v,)))
 
 
 def _primitive(name: str) -> Primitive:

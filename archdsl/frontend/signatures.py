@@ -15,7 +15,8 @@ from archdsl.frontend.hypers import Hypers
 from archdsl.frontend.scopes import ABSENT, MISSING, Absent, BlockCall, BodyState, Given, Scope
 from archdsl.frozen import Frozen
 from archdsl.ir import dims
-from archdsl.ir.dims import Expr, Lit, Num, Poly, Shape, Var, expr_text, literal, num, shape_text
+from archdsl.ir.conditions import fraction
+from archdsl.ir.dims import Expr, Num, Poly, Shape, Var, expr_text, literal, num, shape_text
 from archdsl.ir.graph import BOOLEANS, FLOATS, INTEGERS, Input, Value
 from archdsl.ir.op import Primitive
 from archdsl.ir.ranges import ROUND, whole_size
@@ -325,7 +326,9 @@ class Signatures(Hypers):
             top, expr = Num(dims.mul(top.value, by), expr.left, size.origin), expr.left
         if not dims.is_size_like(top.value):
             d = size.value.denominator
-            top, bottom = Num(dims.mul(size.value, d), dims.Bin("*", Lit(str(d)), size.expr), size.origin), num(d)
+            above, below = fraction(size.expr)
+            whole = above if below == dims.literal(d) else dims.Bin("*", dims.literal(d), size.expr)
+            top, bottom = Num(dims.mul(size.value, d), dims.shortest(whole, {}), size.origin), num(d)
         scope.frame.condition("%", top, bottom, f"{format_number(top)} must be a multiple of {bottom}", span)
 
 

@@ -25,7 +25,7 @@ from archdsl.ir.dims import (
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import EVERYWHERE, Application, At, OnnxScope, Parts, Primitive, Reads, same
-from archdsl.ir.static import ListValue, format_value, kind_of
+from archdsl.ir.static import format_value, kind_of
 from archdsl.ir.wording import format_name
 
 # --- types ----------------------------------------------------------------------------------------------------------
@@ -76,10 +76,9 @@ def checked_axis(op: Primitive, call: Application, n: Any, option: str, rank: in
 
 
 def numbers_in(options: Mapping[str, Any], option: str) -> tuple[Any, ...]:
-    """Several numbers, given in order or as a list: `split(3, 5)`, `split(sizes: [3, 5])`."""
-    value = options[option]
-    items = value if isinstance(value, tuple) else value.items if isinstance(value, ListValue) else (value,)
-    return tuple(n for item in items for n in (item.items if isinstance(item, ListValue) else (item,)))
+    """Several numbers of an option, as `split(3, 5)` has."""
+    found: tuple[Any, ...] = options[option]
+    return found
 
 
 def demand_sizes(op: Primitive, call: Application, option: str, least: int = 1) -> tuple[Num, ...]:

@@ -17,6 +17,7 @@ import archdsl
 from archdsl.api import to_torch
 from archdsl.ir.dims import evaluate
 from archdsl.ir.graph import Model
+from archdsl.ops.registry import primitives
 
 TOLERANCE = 2e-5
 INF, NAN = float("inf"), float("nan")
@@ -300,3 +301,32 @@ def test_attention_of_other_shapes(name: str) -> None:
     shapes = {n: [int(evaluate(d.value, sizes)) for d in value.shape] for n, value in model_of(text)[0].inputs}
     (ours,), (theirs,) = given(text, **{n: torch.randn(shape) for n, shape in shapes.items()})
     assert distance(ours, theirs) < TOLERANCE
+
+
+# --- sizes in order and as a list -------------------------------------------------------------------------------------
+
+SEVERAL = {
+    # Uses of options of several numbers, the option, and the numbers.
+    "unflatten": ("return x -> unflatten(2, {})", "sizes", "2, 4"),
+    "split": ("a, b = x -> split({})  return concat(b, a, axis: 2)", "sizes", "3, 5"),
+    "permute": ("return x -> permute({})", "axes", "0, 2, 1"),
+    "zeros": ("return x - zeros({})", "dims", "5, 8"),
+    "fill": ("return x - fill(0.5, {})", "dims", "5, 8"),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_numbers_are_given_in_order_or_as_a_list(name: str) -> None:
+    use, option, numbers = SEVERAL[name]
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    spelled = (numbers, f"[{numbers}]", f"{option}: [{numbers}]")
+    found = [given(f"(x: [2, 5, 8]) {{ {use.format(text)} }}", x=x) for text in spelled]
+    ((wanted,), _) = found[0]
+    for (ours,), (theirs,) in found:
+        assert (ours == wanted).all()
+        assert (theirs.numpy() == wanted).all()
+
+
+def test_those_are_all_that_take_several() -> None:
+    kinds = {name: {h.kind for h in op.header.hypers or ()} for name, op in primitives().items() if op.examples}
+    assert {name for name, found in kinds.items() if "sizes" in found} == {*SEVERAL, "ones"}

@@ -46,6 +46,8 @@ USES = [
     "x -> flatten(0, 1)",
     "x -> unflatten(1, time / 4, 4)",
     "x -> unflatten(1, 2, time / 2)",
+    "x -> unflatten(1, [2, 3 * time / 2 - time])",
+    "x -> repeat(time / 2 - 1)",
     'x -> rearrange("b (n p) d -> b n (p d)", p: 4)',
     'x -> rearrange("b (n p) d -> b (p n) d", n: 2)',
     'x -> rearrange("b (n sizes) d -> b n (sizes d)", sizes: 4)',  # called like the option
@@ -71,6 +73,7 @@ TWO = [
     "a, b = x -> chunk(2, axis: 1)",
     "a, b = x -> split(1, time - 1, axis: 1)",
     "a, b = x -> split(time // 2, time - time // 2, axis: 1)",
+    "a, b = x -> split(sizes: [time / 2, time - time / 2], axis: 1)",
     "a, b = x -> topk(2, axis: 1)",
     "a, b = x -> sort(axis: 1)",
 ]
@@ -203,3 +206,17 @@ def test_a_size_of_the_running_model_is_an_argument_of_a_block_that_does_not_nam
     x = torch.randn(2, 5, 8)
     torch.testing.assert_close(to_torch(archdsl.load(text=text))(x), x / 5)
     assert archdsl.verify(text=text, batch=2, seq=5, decode=False).agrees
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        ("x -> unflatten(1, 2, time - time / 2)", "time must be a multiple of 2"),
+        ("x[:, : 3 * time / 2 - time]", "time must be a multiple of 2"),
+        ("x -> repeat(time / 2 - 1)", "time - 2 must be a multiple of 2"),
+    ],
+)
+def test_what_a_length_must_be_is_said_as_short_as_it_goes(use: str, said: str) -> None:
+    _, module = compiled(f"return {use}")
+    with pytest.raises(AssertionError, match=re.escape(said)):
+        module(**inputs(2, 7))

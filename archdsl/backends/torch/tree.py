@@ -154,8 +154,8 @@ def is_real(node: OpNode, n: Num) -> bool:
         return False
     operands = node.inputs if node.op.elementwise else ()
     options = ((h.kind, node.options.get(h.name)) for h in node.op.header.hypers or ())
-    numbers = (n for kind, v in options if kind in NUMBERS or isinstance(v, ListValue) for n in numbers_of(v))
-    return any(n is found for found in (*operands, *numbers))
+    real = (v for kind, v in options if kind in NUMBERS or (kind == "list" and isinstance(v, ListValue)))
+    return any(n is found for found in (*operands, *(n for v in real for n in numbers_of(v))))
 
 
 @cache
