@@ -220,3 +220,19 @@ def test_what_a_length_must_be_is_said_as_short_as_it_goes(use: str, said: str) 
     _, module = compiled(f"return {use}")
     with pytest.raises(AssertionError, match=re.escape(said)):
         module(**inputs(2, 7))
+
+
+@pytest.mark.parametrize(
+    ("use", "time", "length"),
+    [
+        ("x[:, : (time + 1) / 3]", 8, 3),
+        ("x -> pad((time - 2) / 4, axis: 1)", 6, 7),
+        ("zeros((3 * time - 1) / 5, 2)", 7, 4),
+        ("(x -> pad((time + 1) / 3, axis: 1))[:, : (time + 2) / 7 + time / 4]", 40, 16),
+        ("zeros((time + 1) / 3 * (time - 2) / 2, 2)", 8, 9),
+    ],
+)
+def test_lengths_that_are_no_multiples(use: str, time: int, length: int) -> None:
+    _, module = compiled(f"return {use}")
+    (found,) = outputs_of(module, inputs(2, time))
+    assert found.shape[-2] == length

@@ -106,6 +106,7 @@ class FractionError(Exception):
     """The sizes chosen for axes give a size that is not whole."""
 
     def __init__(self, size: Poly, number: Any) -> None:
+        self.size = size
         self.divided = {a.name for m, _ in size.terms for a, power in m if isinstance(a, Symbol) and power > 0}
         self.denominator = Fraction(number).denominator
 
@@ -697,17 +698,28 @@ class Validator:
 
     def judge_whole(self, numbers: Mapping[str, int], multiple: int) -> None:
         """Judge the file with one number for each symbol. If a size then comes out as a fraction, try again with
-        `multiple` times the numbers. Raises OverflowError if a power of a size is too large."""
+        `multiple` times the numbers, and with others that make it whole. Raises OverflowError if a power of a size is
+        too large."""
         try:
             return self.judge(numbers)
         except FractionError:
-            numbers = {name: n * multiple for name, n in numbers.items()}
+            found = {name: n * multiple for name, n in numbers.items()}
         for _ in numbers:
             try:
-                return self.judge(numbers)
+                return self.judge(found)
             except FractionError as e:  # and of sizes: what one divides becomes a multiple of it
-                numbers = {name: n * (e.denominator if name in e.divided else 1) for name, n in numbers.items()}
-        self.judge(numbers)
+                found = {name: n * (e.denominator if name in e.divided else 1) for name, n in found.items()}
+        steps = dict.fromkeys(numbers, 1)  # by which numbers may grow and leave whole what is whole
+        found = dict(numbers)
+        for _ in range(FITS):
+            try:
+                return self.judge(found)
+            except FractionError as e:
+                d = e.size.denominator
+                grown = ({**found, n: found[n] + k * steps[n]} for n in sorted(e.divided) for k in range(d))
+                found = next((g for g in grown if Fraction(dims.evaluate(e.size, g)).denominator == 1), found)
+                steps = {name: n * (d if name in e.divided else 1) for name, n in steps.items()}
+        self.judge(found)
 
     def functions(self) -> None:
         """Judge the functions that ops have defined."""
@@ -1016,6 +1028,8 @@ def refs(name: str, made: Any) -> Any:
 
 MANY, FEW = 720_720, 12
 """The least numbers that 1 to 16, and 1 to 4, divide."""
+FITS = 8
+"""How often numbers are changed so that one more size is whole."""
 PRIMES = (10_007, 20_011, 30_011, 40_009, 50_021, 60_013, 70_001, 80_021, 90_001, 100_003, 110_017, 120_011, 130_003)
 SMALL_PRIMES = (31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83)
 """For models in which a size, or a number, is raised to the power of a size."""
