@@ -41,6 +41,10 @@ BODIES = {
     "wide enough for blocks": ("n = 16", WINDOWED, []),  # which CUDA's kernel asks for: others take narrower heads
     "too narrow for blocks": ("n = 8", WINDOWED, []),
     "folded if": ("n = 3", "if n > 2 { x = x -> linear(8) }\n return x", ["n >= 3"]),
+    "a multiple": ("n = 5", "if 2 * n > 8 { x = x -> linear(8) }\n return x", ["n >= 5"]),
+    "an odd multiple": ("n = 5", "if 3 * n > 10 { x = x -> linear(8) }\n return x", ["n >= 4"]),
+    "a part": ("n = 5", "if n / 2 >= 2 { x = x -> linear(8) }\n return x", ["n >= 4"]),
+    "a number of a multiple": ("n = 4", "if 2 * n == 8 { x = x -> linear(8) }\n return x", ["n == 4"]),
     "the other side": ("n = 1", "if n > 2 { x = x -> linear(8) }\n return x", ["n <= 2"]),
     "either of two": ("n = 3, k = 0", "return if n > 2 or k > 0 then -x else x", ["n >= 3"]),
     "both": ("n = 3, k = 1", "return if n > 2 and k > 0 then -x else x", ["n >= 3"]),

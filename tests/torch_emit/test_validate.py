@@ -50,6 +50,20 @@ def test_what_is_written_is_valid(name: str) -> None:
     validate(text, file.classes)
 
 
+def test_every_instance_of_a_class_is_judged() -> None:
+    """What is right for the first of them may be wrong for the others."""
+    text = """
+    block wide(s)(x: [batch, time, width]) -> [batch, time, width] { return x -> linear(s) as a -> linear(width) as b }
+    model m(x: [batch, time, 8]) -> [batch, time, 8] { return x -> wide(4) as one -> wide(6) as two }"""
+    file = FileWriter(archdsl.load(text=text), Extras())
+    written = file.write()
+    assert written.count("nn.Linear(width, s)") == 1
+    validate(written, file.classes)
+    for s in (4, 6):
+        with pytest.raises(InvalidError):
+            validate(written.replace("nn.Linear(width, s)", f"nn.Linear(width, {s})"), file.classes)
+
+
 def test_a_local_hides_what_the_file_has_by_its_name() -> None:
     """Python does so from the first line of the function on, also where it is bound by what reads that name."""
     text, file = written("gpt2")
