@@ -224,7 +224,7 @@ class Numbers:
             made = self.spelled_by(expr, "real", name)
             return call_tree(word("round"), (made,)) if self.whole(expr) else made
         if quotients == "sizes" and not self._falls(expr):
-            return self._divided(expr, False, name) or self.spelled_by(expr, "real", name)
+            return self._of_integers(expr, False, name) or self.spelled_by(expr, "real", name)
         if isinstance(expr, Lit):
             return constant(expr.text)
         if isinstance(expr, Var):
@@ -234,9 +234,7 @@ class Numbers:
         if isinstance(expr, Fn):
             return self._function(expr, quotients, name)
         op = expr.op
-        if op == "//" and quotients != "whole" and not (self._runs_whole(expr.left) and self._runs_whole(expr.right)):
-            return self._function(Fn("floor", (Bin("/", expr.left, expr.right),)), quotients, name)
-        if op == "//" and quotients == "whole" and not (self.floors(expr.left) and self.integral(expr.right)):
+        if op == "//" and not self._divides_whole(expr, quotients):
             return self._function(Fn("floor", (Bin("/", expr.left, expr.right),)), quotients, name)
         if op == "/" and quotients != "real":
             op = "//"
@@ -269,12 +267,9 @@ class Numbers:
         running = quotients == "sizes" and self._runs_whole(above) and self._runs_whole(below)
         if expr.name in ("ceil", "floor") and below != Lit("1") and (running or exact):
             top, bottom = (self.spelled_by(x, quotients, name) for x in (above, below))
-            if expr.name == "floor":
-                return PyNode("BinOp", (top, PyNode("FloorDiv", ()), bottom))
-            quotient = PyNode("BinOp", (PyNode("UnaryOp", (PyNode("USub", ()), top)), PyNode("FloorDiv", ()), bottom))
-            return PyNode("UnaryOp", (PyNode("USub", ()), quotient))
+            return _divided(top, bottom, expr.name == "ceil")
         if expr.name in ("ceil", "floor") and quotients != "whole":
-            found = self._divided(expr.args[0], expr.name == "ceil", name)
+            found = self._of_integers(expr.args[0], expr.name == "ceil", name)
             if found is not None:
                 return found
         within: Quotients = "real" if expr.name in ("ceil", "floor") else quotients
@@ -318,18 +313,19 @@ class Numbers:
             return (whole[1] and self._falls(expr.left)) or (whole[0] and expr.op == "+" and self._falls(expr.right))
         return expr.op == "*" and expr.left == Lit("-1") and self._falls(expr.right)
 
-    def _divided(self, expr: Expr, up: bool, name: Callable[[str], Any]) -> Any:
+    def _divides_whole(self, expr: Bin, quotients: Quotients) -> bool:
+        """Whether Python divides integers where an expression `a // b` is written as it is."""
+        if quotients == "whole":
+            return self.floors(expr.left) and self.integral(expr.right)
+        return self._runs_whole(expr.left) and self._runs_whole(expr.right)
+
+    def _of_integers(self, expr: Expr, up: bool, name: Callable[[str], Any]) -> Any:
         """A number rounded down, or up, as one quotient of integers, without a float; None where it is none."""
         above, below = fraction(expr)
         if not (self._runs_whole(above) and self._runs_whole(below)):
             return None
         top, bottom = (self.spelled_by(x, "sizes", name) for x in (above, below))
-        if below == Lit("1"):
-            return top
-        if not up:
-            return PyNode("BinOp", (top, PyNode("FloorDiv", ()), bottom))
-        quotient = PyNode("BinOp", (PyNode("UnaryOp", (PyNode("USub", ()), top)), PyNode("FloorDiv", ()), bottom))
-        return PyNode("UnaryOp", (PyNode("USub", ()), quotient))
+        return top if below == Lit("1") else _divided(top, bottom, up)
 
     def whole(self, expr: Expr) -> bool:
         """Whether an expression is known to be an integer in every one of the blocks."""
@@ -380,6 +376,14 @@ class Numbers:
         if any(isinstance(v, Poly) for v in values) or self.holds(tree, values, n.real):
             return tree
         return None
+
+
+def _divided(top: Any, bottom: Any, up: bool) -> PyNode:
+    """A quotient of integers rounded down, `a // b`, or up, `-(-a // b)`."""
+    if not up:
+        return PyNode("BinOp", (top, PyNode("FloorDiv", ()), bottom))
+    quotient = PyNode("BinOp", (PyNode("UnaryOp", (PyNode("USub", ()), top)), PyNode("FloorDiv", ()), bottom))
+    return PyNode("UnaryOp", (PyNode("USub", ()), quotient))
 
 
 def _quotient(expr: Expr) -> tuple[Expr, Expr]:
