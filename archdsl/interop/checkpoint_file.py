@@ -363,7 +363,7 @@ def atoms(axes: Axes) -> list[str]:
 
 
 def without_input(rule: TensorRule) -> TensorRule:
-    """The rule of a bias: that of its weight, which has an equation, without the axis `i` of inputs."""
+    """Return the rule of a bias, given that of its weight: the same equation without the axis `i` of inputs."""
     assert rule.axes is not None
     left, right = (tuple(a for a in side if a != "i") for side in rule.axes)
     return replace(rule, axes=(left, right))

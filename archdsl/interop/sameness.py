@@ -244,7 +244,7 @@ class Form:
 
 
 OTHERS = {"input": "an input", "a": "a weight", "moved": "a tensor with its axes moved", "part": "a part of a tensor"}
-"""What steps are called that are no op, by the first word of what they are."""
+"""What a message calls a step that is no op, by the first word of the step's name."""
 
 
 def _said(step: Step) -> tuple[str, tuple[tuple[str, Any], ...]]:

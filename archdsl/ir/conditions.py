@@ -225,7 +225,8 @@ class _Root:
         return {name for expr in exprs for name in free_names(expr)} & self.whole
 
     def _is_whole_here(self, remainder: Expr) -> bool:
-        """Whether a number that is given to a block is whole: the text takes it for an integer."""
+        """Whether a number given to a block, of which this is the remainder of division by 1, is whole for the model's
+        own fields."""
         return {*free_names(remainder)} <= self.values.keys() and self._holds(remainder, "==", ZERO)
 
     def _expanded(self, expr: Expr) -> Expr:

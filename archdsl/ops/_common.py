@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -75,15 +75,9 @@ def checked_axis(op: Primitive, call: Application, n: Any, option: str, rank: in
     return call.fixed(n) % count
 
 
-def numbers_in(options: Mapping[str, Any], option: str) -> tuple[Any, ...]:
-    """Several numbers of an option, as `split(3, 5)` has."""
-    found: tuple[Any, ...] = options[option]
-    return found
-
-
 def demand_sizes(op: Primitive, call: Application, option: str, least: int = 1) -> tuple[Num, ...]:
     """Several sizes. Raises E0203 for what is no number and E0204 for one that is no size."""
-    found = numbers_in(call.options, option)
+    found: tuple[Any, ...] = call.options[option]
     for n in found:
         if not isinstance(n, Num):
             raise call.error(
@@ -136,7 +130,7 @@ def written(node: OpNode, option: str = "axis") -> int:
 
 def axes_of(op: Primitive, call: Application, option: str = "axis") -> tuple[int, ...]:
     """Several axes given by number, counted from 0. Raises E0303, and E0204 where one is given twice."""
-    found = tuple(checked_axis(op, call, n, option) for n in numbers_in(call.options, option))
+    found = tuple(checked_axis(op, call, n, option) for n in call.options[option])
     if not found:
         raise call.error("E0204", f"`{op.name}` needs at least one axis", option=option)
     if len(set(found)) < len(found):

@@ -35,7 +35,6 @@ from archdsl.ops._common import (
     later,
     minus,
     number,
-    numbers_in,
     own_but,
     own_positions,
     replaced,
@@ -599,7 +598,7 @@ class Filled(Primitive):
         demand_sizes(self, call, "dims")
 
     def shapes(self, call: Application) -> Sequence[Shape]:
-        return (numbers_in(call.options, "dims"),)
+        return (call.options["dims"],)
 
     def constants(self, node: OpNode) -> Sequence[tuple[At, float]]:
         return ((At((), Fraction(1)), self.number(node)),)
@@ -609,7 +608,7 @@ class Filled(Primitive):
         return float(number(node, "value"))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.Expand(self.scalar(node, g), numbers_in(node.options, "dims"))
+        return g.Expand(self.scalar(node, g), node.options["dims"])
 
     def scalar(self, node: OpNode, g: OnnxScope) -> Any:
         """The number as a tensor."""
@@ -623,7 +622,7 @@ class Fill(Filled):
     examples = shown("x + fill(0.5, 5, 8)", "concat(fill(-1, 2, 1, 8), x, axis: 1)")
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        holes = {"sizes": numbers_in(node.options, "dims"), "value": number(node, "value")}
+        holes = {"sizes": node.options["dims"], "value": number(node, "value")}
         made = "torch.full({sizes}, {value}, dtype={dtype}, device={device})"
         return e.py(made, **holes, dtype=e.dtype(), device=e.device())
 
@@ -646,7 +645,7 @@ class ConstantOp(Filled):
         return g.constant(self.filling)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        sizes = numbers_in(node.options, "dims")
+        sizes = node.options["dims"]
         made = f"torch.{self.name}({'{*sizes}' if sizes else '()'}, dtype={{dtype}}, device={{device}})"
         return e.py(made, sizes=sizes, dtype=e.dtype(), device=e.device())
 

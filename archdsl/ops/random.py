@@ -10,7 +10,7 @@ from archdsl.ir.dims import Num, Shape, free_names, num
 from archdsl.ir.graph import OpNode
 from archdsl.ir.op import Application, OnnxScope, Primitive, Saved, TorchScope, Tree, shown
 from archdsl.ir.static import ListValue, Scheme, floats, kind_of, numbers_of
-from archdsl.ops._common import equals, number, numbers_in
+from archdsl.ops._common import equals, number
 
 
 class Dropout(Primitive):
@@ -75,11 +75,11 @@ class Draw(Primitive):
             )
 
     def shapes(self, call: Application) -> Sequence[Shape]:
-        return (numbers_in(call.options, "dims"),)
+        return (call.options["dims"],)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         scheme: Scheme = node.options["scheme"]
-        holes = {**scheme.numbers, "sizes": numbers_in(node.options, "dims")}
+        holes = {**scheme.numbers, "sizes": node.options["dims"]}
         if scheme.name == "constant":  # the one whose sizes only the running model may know
             made = "torch.full({sizes}, {value}, dtype=torch.float32, device={device})"
             return e.py(made, **holes, device=e.device())

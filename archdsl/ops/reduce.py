@@ -33,7 +33,6 @@ from archdsl.ops._common import (
     demand_at_most,
     from_right,
     number,
-    numbers_in,
     own_but,
     replaced,
     written,
@@ -100,7 +99,7 @@ class Reduction(Primitive):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = node.tensor(0).rank
-        axes = {int(n) % rank for n in numbers_in(node.options, "axis")}
+        axes = {int(n) % rank for n in node.options["axis"]}
         return (kept_reads(rank, axes, bool(node.options["keep"])),)
 
     def absent(self, node: OpNode) -> float | None:
@@ -113,14 +112,14 @@ class Reduction(Primitive):
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """In whole numbers where there are truth values."""
         rank, keep, own = node.tensor(0).rank, bool(node.options["keep"]), node.outputs[0].dtype
-        axes = [int(n) % rank - rank for n in numbers_in(node.options, "axis")]
+        axes = [int(n) % rank - rank for n in node.options["axis"]]
         if self.composed is not None:
             return self.composed(g, g.arg(0, "float32"), axes, keep)
         return getattr(g, self.operator)(g.arg(0, "int32" if own == "bool" else own), axes, keepdims=int(keep))
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         real = node.outputs[0].is_float and not node.tensor(0).is_float
-        axes = tuple(int(n) for n in numbers_in(node.options, "axis"))
+        axes = tuple(int(n) for n in node.options["axis"])
         more = {**self.extra, **({"keepdim": True} if node.options["keep"] else {})}
         where = axes[0] if len(axes) == 1 else axes
         return e.py(f"{{0}}{'.float()' if real else ''}.{self.method}({{where}}, {{**more}})", where=where, more=more)

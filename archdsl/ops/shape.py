@@ -41,7 +41,6 @@ from archdsl.ops._common import (
     from_right,
     later,
     number,
-    numbers_in,
     own_but,
     own_positions,
     replaced,
@@ -119,15 +118,15 @@ class Permute(Moving):
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         rank = node.tensor(0).rank
-        order = [int(n) % rank for n in numbers_in(node.options, "axes")]
+        order = [int(n) % rank for n in node.options["axes"]]
         return (tuple(same(order.index(i)) for i in range(rank)),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         rank = node.tensor(0).rank
-        return g.Transpose(g.arg(0), perm=[int(n) % rank for n in numbers_in(node.options, "axes")])
+        return g.Transpose(g.arg(0), perm=[int(n) % rank for n in node.options["axes"]])
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0}.permute({*axes})", axes=[int(n) for n in numbers_in(node.options, "axes")])
+        return e.py("{0}.permute({*axes})", axes=[int(n) for n in node.options["axes"]])
 
 
 def demand_one(call: Application, axis: int, what: str, help: str) -> None:
@@ -398,7 +397,7 @@ class Unflatten(Regrouped):
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         axis, shape = axis_of(self, call), call.shape(0)
-        return ((*shape[:axis], *numbers_in(call.options, "sizes"), *shape[axis + 1 :]),)
+        return ((*shape[:axis], *call.options["sizes"], *shape[axis + 1 :]),)
 
     def regroups(self, node: OpNode) -> Regrouping:
         x, axis, sizes = node.tensor(0), axis_index(node), node.options["sizes"]
@@ -406,12 +405,10 @@ class Unflatten(Regrouped):
         return Regrouping(cuts, tuple(((i, k),) for i, cut in enumerate(cuts) for k in range(len(cut))))
 
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
-        return regrouped_parts(
-            self, node, cut, numbers_in(node.options, "sizes")[:1] if cut[0] == axis_index(node) else ()
-        )
+        return regrouped_parts(self, node, cut, node.options["sizes"][:1] if cut[0] == axis_index(node) else ())
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0}.unflatten({axis}, {sizes})", axis=written(node), sizes=numbers_in(node.options, "sizes"))
+        return e.py("{0}.unflatten({axis}, {sizes})", axis=written(node), sizes=node.options["sizes"])
 
 
 class SplitHeads(Regrouped):
@@ -849,17 +846,17 @@ class Split(Cutting):
         call.condition("==", total, size, "the parts of `split` add up to the axis")
 
     def build(self, call: Application) -> Sequence[Value]:
-        return (call.tensor(0),) if len(parts(call)) == 1 else call.node()
+        return (call.tensor(0),) if len(call.options["sizes"]) == 1 else call.node()
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         axis = axis_of(self, call)
-        return [replaced(call.shape(0), axis, n) for n in parts(call)]
+        return [replaced(call.shape(0), axis, n) for n in call.options["sizes"]]
 
     def dtypes(self, call: Application) -> Sequence[str]:
-        return (promoted(call.inputs),) * len(parts(call))
+        return (promoted(call.inputs),) * len(call.options["sizes"])
 
     def before(self, node: OpNode, result: int) -> Num:
-        return added(numbers_in(node.options, "sizes")[:result])
+        return added(node.options["sizes"][:result])
 
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
         return None if cut[0] is None or cut[0] == axis_index(node) else Parts(cut[0])
@@ -868,15 +865,11 @@ class Split(Cutting):
         return axis_index(node) == node.tensor(0).rank - 1
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        sizes = numbers_in(node.options, "sizes")
+        sizes = node.options["sizes"]
         return g.Split(g.arg(0), sizes, axis=from_right(node), outputs=len(sizes))
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        return e.py("{0}.split({sizes}, dim={axis})", sizes=numbers_in(node.options, "sizes"), axis=written(node))
-
-
-def parts(call: Application) -> tuple[Num, ...]:
-    return numbers_in(call.options, "sizes")
+        return e.py("{0}.split({sizes}, dim={axis})", sizes=node.options["sizes"], axis=written(node))
 
 
 def added(sizes: Sequence[Num]) -> Num:

@@ -675,7 +675,7 @@ def _merged(node: LoopNode, turns: list[int]) -> list[int]:
 
 
 def _outline(graph: Graph) -> tuple[Any, ...]:
-    """What is drawn of a graph, without any size."""
+    """Return the ops and blocks of a graph that are drawn, nested as they are, without their sizes."""
     found: list[Any] = []
     for node in graph.nodes:
         if isinstance(node, CheckNode | CausalNode):

@@ -167,8 +167,9 @@ class _Side:
         return self.digests[block]
 
     def of_graph(self, graph: Graph) -> Content:
-        """The graph by what its results are computed from; values from outside are numbered as they are read, and
-        modules of weights of their own that do the same to the same, in the order in which the results need them."""
+        """Return digests of a graph, made of what its results are computed from. Values from outside are numbered in
+        the order in which they are read; modules with weights of their own that do the same to the same inputs, in the
+        order in which the results need them."""
         if graph not in self.digests:
             steps = [n for n in graph.nodes if not isinstance(n, CheckNode | CausalNode)]
             does = {node: self.of_node(node) for node in steps}

@@ -142,8 +142,8 @@ class IndexedList:
 
 
 def kinds_tree(pattern: Pattern | None, iterations: Sequence[int], kinds: Sequence[Sequence[str]], count: Any) -> Tree:
-    """The list of the kinds of layers: `config.layers // 2 * ["sliding_attention", "full_attention"]`. `kinds` are
-    those of each body, of which it may have several."""
+    """Return the list of the kinds of layers: `config.layers // 2 * ["sliding_attention", "full_attention"]`.
+    `kinds[i]` are the kinds of the layers in body i."""
     if pattern is None:
         return py("[{*xs}]", xs=[lift(kind) for i in iterations for kind in kinds[i]])
     words = [kind for each in kinds for kind in each]
