@@ -208,6 +208,20 @@ def test_module_and_file_agree(scheme: str, ffn: str) -> None:
         assert_alike(values, state[name], name)
 
 
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm", "batchnorm", "groupnorm(2)"])
+@pytest.mark.parametrize(
+    ("scheme", "value"), [("zeros", 0.0), ("ones", 1.0), ("constant(2)", 2.0), ("constant(0.5)", 0.5)]
+)
+def test_a_gain_starts_where_it_is_told(norm: str, scheme: str, value: float) -> None:
+    """In the module and in the file; a bias starts at 0 all the same."""
+    option = norm.removesuffix(")") + (", " if "(" in norm else "(") + f"init: {scheme})"
+    model = load(text=f"model m(x: [batch, time, 8]) {{ return x -> {option} as norm }}")
+    state, ours = to_torch(model).state_dict(), drawn(model)
+    assert state["norm.weight"].tolist() == ours["norm.weight"].tolist() == [value] * 8
+    for name in ours.keys() & {"norm.bias"}:
+        assert state[name].tolist() == ours[name].tolist() == [0.0] * 8
+
+
 @pytest.mark.parametrize("spec", ["gpt2", "conformer_l", "seq2seq"])
 def test_defaults_agree_with_torch(spec: str) -> None:
     numbers = {"gpt2": {"layers": 2, "width": 48}, "conformer_l": {"layers": 1, "width": 64}, "seq2seq": {"vocab": 500}}

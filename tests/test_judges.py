@@ -174,6 +174,18 @@ def test_verify_does_not_call_equal_what_it_has_not_compared(result: str) -> Non
     assert "disagree" in plain_text(*verify_view(report))
 
 
+@pytest.mark.parametrize(("shape", "padded"), [("batch, time", True), ("time", False), ("1, time", False)])
+def test_what_all_rows_share_has_no_rows_of_several_lengths(shape: str, padded: bool) -> None:
+    """Steps are compared all the same."""
+    text = f"""model m(width = 8)(x: float[batch, time, width], scale: float[{shape}]) -> [batch, time, width] {{
+  return (x * (scale -> unsqueeze(-1))) -> mha(heads: 1, mask: causal)
+}}"""
+    report = verified(text)
+    assert report.agrees
+    assert {*report.decode} == {"prefill", "steps"} | ({"left", "right"} if padded else set())
+    assert {"prefill", "steps"} <= report.torch_decode.keys()
+
+
 def test_zeros_beside_other_outputs_are_said() -> None:
     text = "model m(width = 4)(x: [batch, width]) { y = x -> linear(width)  return y, (0 * y) -> mean(-1) }"
     report = verified(text, decode=False)

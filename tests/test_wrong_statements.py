@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 from torch_emit.emitted import module, spec
 
-from archdsl.api import check
+from archdsl.api import check, torch_source
 from archdsl.ir.conditions import conditions
 
 
@@ -324,6 +324,70 @@ def test_shapes_that_are_not_whole(title: str) -> None:
     ((code, message, _),) = said(text)
     assert code == "E0203"
     assert message.startswith(words)
+
+
+# --- tensors of masks -------------------------------------------------------------------------------------------------
+
+OF_TENSORS = {"keys(t)": "bool", "queries(t)": "bool", "same(t)": "int", "t": "documents", "~keys(t)": "bool"}
+READ = ("[batch, time]", "[time]")
+
+
+def read_by(mask: str, shape: str) -> str:
+    """A model whose attention reads a tensor of that shape in its mask."""
+    kind = OF_TENSORS[mask]
+    return (
+        f"model m(x: float[batch, time, 8], t: {kind}{shape}) -> [batch, time, 8]"
+        f"{{ return x -> mha(heads: 1, mask: causal & {mask}) }}"
+    )
+
+
+@pytest.mark.parametrize("mask", OF_TENSORS)
+@pytest.mark.parametrize(
+    "shape",
+    ["[time, time]", "[1, time]", "[2, time]", "[batch, 1, time]", "[batch, time, time]", "[batch, heads, 2, time]"],
+)
+def test_a_mask_reads_one_row_of_positions_for_each_sequence(mask: str, shape: str) -> None:
+    ((code, message, _),) = said(read_by(mask, shape))
+    assert code == "E0403"
+    assert message.endswith(f"reads a tensor [batch, time], or one of positions alone, and this one is {shape}")
+
+
+@pytest.mark.parametrize("mask", OF_TENSORS)
+@pytest.mark.parametrize("shape", READ)
+def test_a_mask_of_positions_alone_is_that_of_every_sequence(mask: str, shape: str) -> None:
+    """PyTorch's outputs beside those of its own attention with that mask."""
+    torch.manual_seed(0)
+    made: Any = module(spec(read_by(mask, shape)))
+    x = torch.randn(2, 5, 8)
+    row = (
+        torch.tensor([True, False, True, True, False]) if OF_TENSORS[mask] == "bool" else torch.tensor([0, 0, 1, 1, 0])
+    )
+    given = row if shape == "[time]" else torch.stack([row, row.flip(0)])
+    rows = [row, row] if shape == "[time]" else [row, row.flip(0)]
+    attention = made.mha
+    q, k, v = (layer(x)[:, None] for layer in (attention.q, attention.k, attention.v))
+    allowed = {
+        "keys(t)": lambda r: r[None, :].expand(5, 5),
+        "queries(t)": lambda r: r[:, None].expand(5, 5),
+        "same(t)": lambda r: r[None, :] == r[:, None],
+        "t": lambda r: r[None, :] == r[:, None],
+        "~keys(t)": lambda r: ~r[None, :].expand(5, 5),
+    }[mask]
+    seen = torch.stack([allowed(r) for r in rows])[:, None] & torch.ones(5, 5, dtype=torch.bool).tril()
+    wanted = attention.out(functional.scaled_dot_product_attention(q, k, v, seen)[:, 0])
+    some = seen.any(-1)[:, 0]  # a query that sees nothing is another matter
+    torch.testing.assert_close(made(x, given)[some], wanted[some])
+
+
+def test_what_a_mask_asks_for_is_no_tensor_of_other_axes() -> None:
+    """The model's own input by its type: one beside it has an axis more."""
+    text = "model m(x: float[batch, time, 8], {}) {{ return x -> mha(heads: 1, mask: causal & documents) }}"
+    pages = "pages: documents[batch, time, 2]"
+    made = torch_source(text=text.format(f"{pages}, book: documents[batch, time]"))
+    assert "book[:, None, :, None] == book[:, None, None, :]" in made
+    ((code, message, _),) = said(text.format(pages))
+    assert code == "E0403"
+    assert message.endswith("over an axis of time, and the model has `pages` [batch, time, 2]")
 
 
 # --- causality of an input --------------------------------------------------------------------------------------------
@@ -751,6 +815,11 @@ STATEMENTS = {
         "E0105",
         "this name is longer than 200 characters",
     ),
+    "a list repeated too often": (
+        body("let a = 10001 * [1, 2] return x"),
+        "E0404",
+        "a list has at most 20,000 elements, and this would have 20,002",
+    ),
     "names for three": (
         body("a, b = x -> split(2, 3, 3) return x"),
         "E0205",
@@ -767,6 +836,17 @@ def test_what_is_said_of_a_statement(title: str) -> None:
     assert (found.code, found.message) == (code, message)
     assert found.span is not None
     assert not found.span.source.library
+
+
+def test_what_a_block_of_slots_is_told_points_to_no_slot_of_another() -> None:
+    """Of two blocks the second is wrong, and is the library's by a call; the first one's slots are not meant."""
+    text = """block good { attention: mha(heads: 2)  ffn: mlp(hidden: 8)  norm: layernorm  mask: causal }
+model m { vocab: 8  context: 8  width: 8  norm: layernorm  head: lm
+  blocks: good + transformer_block(attention: mha(heads: 2), ffn: mlp(hidden: 8), norm: none) }"""
+    (found,) = check(text=text)
+    assert found.code == "E0401"
+    assert found.span is not None
+    assert found.span.text.startswith("transformer_block(")
 
 
 def test_a_tensor_that_was_left_out_is_guarded_by_its_own_name() -> None:

@@ -325,11 +325,12 @@ class Elaborator(Bodies):
                 for size in value.shape[1:]:
                     if size.value == axis:
                         return self._make_input(name, demand, value.shape[0], size, kind)
-        own = [(n, v) for n, v in self.inputs.items() if v.dtype == kind and v.rank > 1]
-        axes = ", ".join(f"`{n}` over {v.shape[1]}" for n, v in own) or "none"
+        own = (
+            ", ".join(f"`{n}` {dims.shape_text(v.shape)}" for n, v in self.inputs.items() if v.dtype == kind) or "none"
+        )
         raise error(
             "E0403",
-            f"`{kind}` asks for an input of that kind over an axis of {axis}, and the model has {axes}",
+            f"`{kind}` asks for an input of that kind over an axis of {axis}, and the model has {own}",
             demand.span,
             help=f"give the model an input such as `real: {kind}[batch, {axis}]`, or leave `{kind}` out of the mask",
         )

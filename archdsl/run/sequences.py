@@ -27,6 +27,8 @@ class Sequences:
             axis = next((i for i, d in enumerate(value.shape) if is_time(d, steps.time)), None)
             if axis is not None:
                 self.moving[name] = axis
+        self.by_row = all(self.moving[n] and not v.shape[0].static for n, v in self.model.inputs if n in self.moving)
+        """Whether each row has positions of its own in all of them: only then can rows be of several lengths."""
         self.axis = next(i for i, d in enumerate(steps.step.outputs[0].shape) if is_time(d, steps.time))
         """The axis of positions of what comes out."""
 

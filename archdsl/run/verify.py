@@ -379,7 +379,9 @@ def _alone(
     row: int,
     length: int,
 ) -> NDArray[Any] | None:
-    """What PyTorch gives for one row of that length; None if the model takes none."""
+    """What PyTorch gives for one row of that length; None if the model takes none, or no rows of several lengths."""
+    if not sequences.by_row:
+        return None
     try:
         return next(iter(expect(sequences.alone(inputs, row, length)).values()))
     except ArchError:

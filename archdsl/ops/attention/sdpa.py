@@ -155,9 +155,15 @@ class SDPA(Primitive):
                 tensors.append(call.bring(leaf.tensor))
             else:
                 tensors.append(call.model_input(leaf.rule, keys))
-            axis = tensors[-1].shape[-1]
             by_query = TENSOR_RULES[leaf.rule].reads == "query"
-            wanted = queries if by_query else keys
+            wanted, (*lead, axis) = queries if by_query else keys, tensors[-1].shape
+            if lead and (len(lead) > 1 or lead[0].value != q.shape[0].value):
+                raise call.error(
+                    "E0403",
+                    f"the mask `{leaf}` reads a tensor {shape_text((q.shape[0], wanted))}, "
+                    f"or one of positions alone, and this one is {shape_text(tensors[-1].shape)}",
+                    option="mask",
+                )
             if axis.value != wanted.value and whole_axis(axis)[0] != whole_axis(wanted)[0]:
                 raise call.error(
                     "E0403",
