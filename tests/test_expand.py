@@ -20,6 +20,7 @@ FILES = [pytest.param(path, id=path.stem) for path in dict.fromkeys(place(name)[
 
 # Every slot and placement, and what makes expanding hard: names that collide, masks and blocks of every origin.
 BLOCKS = {
+    "what gives back its input": "attention: dropout(0) ffn: mlp(hidden: 8) placement: none",
     "post": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) placement: post dropout: 0.1",
     "branch": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) placement: branch",
     "sandwich": "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) placement: sandwich norm: rmsnorm",
