@@ -9,10 +9,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_tools import Done, Run
 
+import archdsl
+from archdsl import signals
+from archdsl.backends.onnx import store
+from archdsl.backends.onnx.quantize import quantized
 from archdsl.files import BESIDE, write_text, written_beside
 
 TINY = """\
@@ -272,6 +277,26 @@ def test_stopped_where_python_drops_it(signal_: str, raised: str, tmp_path: Path
     assert done.stdout.split("\n")[:-1] == ["went on", raised]
     assert (tmp_path / "w").read_text() == "old"
     assert os.listdir(tmp_path) == ["w"]
+
+
+def test_a_stop_that_was_dropped_is_heeded_before_more_is_quantized(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = TINY.replace("hidden: 32", "hidden: 140_000")  # matrices in two pieces
+    large = []
+
+    def stopped(rows: Any, *given: Any) -> Any:
+        if rows.size >= 1 << 20:
+            large.append(rows.shape)
+            signals._asked = signals.StoppedError
+        return quantized(rows, *given)
+
+    monkeypatch.setattr(signals, "_asked", None)
+    monkeypatch.setattr(store, "quantized", stopped)
+    with pytest.raises(signals.StoppedError):
+        archdsl.to_onnx(text=text, output=tmp_path / "m.onnx", seed=0, quantize="int8", target="ort-cpu")
+    assert len(large) == 1
+    assert os.listdir(tmp_path) == []
 
 
 def test_stopped_in_an_import(tmp_path: Path) -> None:
