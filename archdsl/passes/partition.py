@@ -452,12 +452,12 @@ class _Partitioner:
                     yield group, size
 
     def _named(self) -> dict[int, str]:
-        """Return the group of each op that works on shards: what the paths of its weights have in common."""
+        """Return the group of each op that works on shards: what the paths of its ops have in common."""
         groups = self._groups()
         paths: dict[frozenset[int], list[list[str]]] = {}
         for number in self.uses:
             node = self.nodes[number]
-            if isinstance(node, FlatOp) and node.weights:
+            if isinstance(node, FlatOp):
                 paths.setdefault(groups[number], []).append(node.path.split("."))
         found = {}
         for group, several in paths.items():

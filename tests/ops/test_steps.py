@@ -111,6 +111,7 @@ STEPPED = {
     "rows of heads merged": "q -> transpose(1, 2) -> flatten(0, 1) -> tanh -> unflatten(0, batch, time) -> flatten(2)",
     "rows of numbers merged": "x -> mean(axis: -1) -> flatten(0, 1) -> unflatten(0, batch, time) -> unsqueeze(-1)",
     "scores of the best": "matmul(softmax(where((p < best[..., 2:]) | (j > i), -inf, p)), x) + best[..., :1]",
+    "scores with a table of keys": "softmax(where(j <= i, p + w[:time], -inf)) -> matmul(x)",
     "scores of earlier queries": """softmax(where(j <= i, p, -inf) - (where((j <= i) & (j < i), relu(p), 0)
         -> shift(1, axis: 1) -> cumsum(axis: 1))) -> matmul(x)""",
 }
@@ -122,6 +123,7 @@ def test_steps_give_what_the_whole_gives(what: str) -> None:
     lines = {
         "q": "q = x -> linear(8) as q -> split_heads(2)",
         "d": "param d: [8, 4] = normal(1)",
+        "w": "param w: [64] = normal(1)",
         "h": "param start: [8] = normal(1)\n  h = start -> unsqueeze(0) -> expand(0, batch)",
         "i": "i = indices(time) -> unsqueeze(1)",
         "j": "j = indices(time) -> unsqueeze(0)",
