@@ -13,7 +13,7 @@ import builtins
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -668,7 +668,6 @@ class Validator:
 
     text: str
     classes: Classes
-    seen: set[Any] = field(default_factory=set)
 
     def run(self) -> None:
         tree = ast.parse(self.text)
@@ -737,16 +736,15 @@ class Validator:
 
     def judge(self, numbers: Mapping[str, int]) -> None:
         """Judge every class, for all instances of it, with a number for each symbol."""
-        self.sizes, self.seen = Sizes(numbers), set()
+        self.sizes = Sizes(numbers)
+        seen: set[tuple[str, Block]] = set()
         config = self.config()
         root = ClassInstance(self.classes.root_class, (("config", config),))
         waiting: list[tuple[ClassInstance, Block]] = [(root, self.model.block)]
         while waiting:
             instance, block = waiting.pop()
-            passed = ("config", *self.classes.given)
-            key = (instance.name, tuple((k, v) for k, v in instance.arguments if k not in passed), block)
-            if key not in self.seen:
-                self.seen.add(key)
+            if (instance.name, block) not in seen:  # a block has numbers of its own
+                seen.add((instance.name, block))
                 try:
                     waiting += self.instance(instance, block, config)
                 except OverflowError:
