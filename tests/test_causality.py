@@ -176,6 +176,14 @@ CAUSAL = {
     '  x = h -> rearrange("(b c) l d -> b (c l) d", b: batch)',
     "sums of the chunks of rows": '  h = x -> rearrange("b (c l) d -> (b c) l d", l: 4) -> cumsum(axis: 1)\n'
     '  x = h -> rearrange("(b c) l d -> b (c l) d", b: batch) -> cumsum(axis: 1)',
+    "regions of two layouts": """
+  if training {
+    y = where(indices(32) > 20, 0, x)
+  } else {
+    v = where((indices(4) -> unsqueeze(1)) > 2, 0, x -> unflatten(-1, 4, 8))
+    y = v -> flatten(-2)
+  }
+  x = y -> gru(32)""",
     "the first key twice": """
   k = x -> linear(32) -> split_heads(4)
   k = concat(k[:, :, :1], k, axis: 2)
