@@ -3,7 +3,11 @@ weights by the table of names, and has to compute what the module does."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import linecache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +17,11 @@ from torch import Tensor, nn
 import archdsl
 from archdsl.diagnostics import ArchError
 from archdsl.diagnostics.source import Source
+from archdsl.interop.lift.authors import _statements, parameters, returned
 from archdsl.interop.lift.export import Exported, Value, export
 from archdsl.interop.lift.holes import chosen, filled, opened
 from archdsl.interop.lift.holes import written as value
+from archdsl.interop.lift.module import executed
 from archdsl.interop.lift.sizes import fitted
 from archdsl.interop.lift.spec import Lifted, written
 from archdsl.interop.lift.terms import Term
@@ -404,6 +410,289 @@ def test_a_module_called_again_is_shared() -> None:
     assert len(found.weights) == len({w.theirs for w in found.weights})
 
 
+class Named(nn.Module):
+    """A stem, and parts of some names that `forward` calls."""
+
+    def __init__(self, forward: Callable[[Any, Tensor], Tensor] | None = None, **parts: nn.Module) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 6)
+        self.calls: Any = forward
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.calls(self, self.words(tokens))
+
+
+class Inner(nn.Module):
+    def __init__(self, width: int = 6, biased: bool = True) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(width, width, biased), nn.Linear(width, width, biased)
+
+    def forward(self, given: Tensor) -> Tensor:
+        return self.b(self.a(given).relu()).tanh()
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.other, self.c = Inner(), Inner(), nn.Linear(6, 6)
+
+    def forward(self, source: Tensor) -> Tensor:
+        got = self.inner(source)
+        more = self.other(got)
+        return self.c(more)
+
+
+class Scaled(nn.Module):
+    """A `forward` that is another method with an argument filled in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def run(self, given: Tensor, scale: int) -> Tensor:
+        return self.b(self.a(given).relu() * scale).tanh()
+
+    forward = functools.partialmethod(run, scale=2)  # type: ignore[assignment]
+
+
+class Sine(nn.Module):
+    """Functions that are no methods; of the first Python cannot tell the parameters."""
+
+    class Relu(nn.Module):
+        forward = staticmethod(torch.relu)  # type: ignore[assignment]
+
+    class Many(nn.Module):
+        forward = staticmethod(lambda x: (x.sin() * x).cos() + x.tanh() * x)  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relu, self.map, self.many = self.Relu(), nn.Linear(6, 6), self.Many()
+
+    def forward(self, given: Tensor) -> Tensor:
+        return self.many(self.relu(self.map(given)))
+
+
+class Mix(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, near: Tensor, far: Tensor) -> Tensor:
+        return self.a(near).relu() + self.b(far)
+
+
+def parts(make: Callable[[], nn.Module], count: int) -> nn.ModuleList:
+    return nn.ModuleList(make() for _ in range(count))
+
+
+def linear_6() -> nn.Linear:
+    return nn.Linear(6, 6)
+
+
+class TwoBack(Named):
+    def forward(self, tokens: Tensor) -> Tensor:
+        near = self.words(tokens)
+        far = self.side(near)
+        for layer in self.layers:
+            near, far = layer(near) + far, near
+        return near
+
+
+class ThreeBack(Named):
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens)
+        y = self.side(x)
+        z = y.tanh()
+        for layer in self.layers:
+            x, y, z = layer(x, z), x, y
+        return x + y * z
+
+
+class Late(Named):
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.norm(self.words(tokens))
+        y = x.sin() * x
+        return y * self.gains["norm"]
+
+
+class Apart(Named):
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens)
+        with torch.no_grad():
+            y = self.a(x).sin()
+        with torch.autocast("cpu", enabled=False):
+            z = x * 2
+        return x + y + z
+
+
+def in_turn(self: Named, x: Tensor) -> Tensor:
+    for layer in self.layers:
+        x = layer(x)
+    return x
+
+
+def diagonal(self: Named, x: Tensor) -> Tensor:
+    for i in range(3):
+        x = self.grid[i][i](x)
+    return x
+
+
+def made_anew(_: Named, x: Tensor) -> Tensor:
+    return nn.Sequential(nn.GELU(), nn.Tanh())(x)
+
+
+def again(self: Named, x: Tensor) -> Tensor:
+    return self.layernorm(self.layernorm(self.linear(self.linear(x).relu())))
+
+
+FORMS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
+    "blocks in blocks": (
+        lambda: Named(lambda self, x: self.outer(x), outer=Outer()),
+        (
+            "block Outer(source: [batch, time, 6])",
+            "  got = source -> Inner as inner\n  return got -> Inner as other -> linear(6) as c\n",
+        ),
+    ),
+    "another width": (
+        lambda: Named(lambda self, x: self.b(self.up(self.a(x))), a=Inner(), up=nn.Linear(6, 8), b=Inner(8)),
+        ("block Inner(given: [batch, time, width])", "-> linear(width) as a ->", "-> Inner as a -> linear(8) as up"),
+    ),
+    "filled in": (
+        lambda: Named(in_turn, layers=parts(Scaled, 3)),
+        ("block Scaled(given: ", "(given -> linear(6) as a -> relu) * 2)", "x = x -> Scaled as layers"),
+    ),
+    "no methods": (lambda: Named(lambda self, x: self.sine(x), sine=Sine()), ("as map -> relu -> Many as many",)),
+    "two back": (
+        lambda: TwoBack(layers=parts(linear_6, 5), side=linear_6()),
+        ("  for i in 5 {\n    near_3 = (near -> linear(6) as layers) + near_2\n    near_2 = near\n",),
+    ),
+    "three back": (
+        lambda: ThreeBack(layers=parts(Mix, 5), side=linear_6()),
+        ("  far = y -> tanh\n  for i in 5 {\n    x_2 = x -> Mix(far) as layers\n    far = y\n    y = x\n",),
+    ),
+    "along the diagonal": (
+        lambda: Named(diagonal, grid=nn.ModuleList(parts(linear_6, 3) for _ in range(3))),
+        ("as grid_0_0 -> linear(6) as grid_1_1 -> linear(6) as grid_2_2",),
+    ),
+    "called like primitives": (
+        lambda: Named(again, linear=linear_6(), layernorm=Inner()),
+        ("let linear_ = shared(linear(6))", "let layernorm_ = shared(Inner)"),
+    ),
+    "a weight called like a module": (
+        lambda: Late(norm=nn.LayerNorm(6), gains=nn.ParameterDict({"norm": torch.ones(6)})),
+        ("layernorm as norm\n", "param norm_: [6]"),
+    ),
+    "biased by turns": (
+        lambda: Named(in_turn, layers=nn.ModuleList(Inner(6, i in (0, 3)) for i in range(4))),
+        ("if i == 0 or i == 3 {", "linear(6, bias: false) as b"),
+    ),
+    "without gradients": (lambda: Apart(a=linear_6()), ("return x + (x -> linear(6) as a -> sin) + z",)),
+    "made where it is called": (lambda: Named(made_anew), ("as words -> gelu -> tanh",)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_modules(form: str) -> None:
+    made, said = FORMS[form]
+    text, _ = lift(made())
+    for part in said:
+        assert part in text, text
+
+
+@pytest.mark.parametrize("kind", [Sine.Relu, Sine.Many])
+def test_a_function_that_is_no_method_names_nothing(kind: type[nn.Module]) -> None:
+    assert returned(kind) in ((), (None,))
+    assert parameters(kind) in ((), ("x",))
+
+
+class Wired(nn.Module):
+    """Layers of which each maps one value and adds another; the results are those at some places."""
+
+    def __init__(self, reads: Sequence[tuple[int, int]], ends: Sequence[int]) -> None:
+        super().__init__()
+        self.reads, self.ends = reads, ends
+        self.words, self.maps = nn.Embedding(11, 6), parts(linear_6, len(reads))
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, ...]:
+        x = self.words(tokens)
+        values = [x, x.sin()]
+        for layer, (a, b) in zip(self.maps, self.reads, strict=True):
+            values.append(layer(values[a]) + values[b])
+        return tuple(values[i] for i in self.ends)
+
+
+@pytest.mark.parametrize(
+    ("reads", "ends", "looped"),
+    [
+        ([(1, 1), (2, 2), (3, 3), (4, 4)], [5], True),
+        ([(1, 1), (2, 2), (3, 3), (4, 4)], [5, 3], True),  # a turn in the middle is read behind them
+        ([(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)], [6, 4], True),
+        ([(1, 1), (2, 2), (2, 3), (4, 1)], [5], True),
+        ([(1, 0), (2, 1), (1, 1), (4, 3)], [5, 5], False),
+        ([(0, 0), (2, 0), (3, 1), (4, 2), (5, 3)], [6, 2], True),
+        ([(1, 0), (0, 1), (0, 0), (2, 4), (5, 2)], [6], False),
+        ([(0, 1), (2, 3 - 1), (1, 0)], [2, 3, 4], False),
+    ],
+)
+def test_layers_are_a_loop_where_each_reads_what_the_one_before_does(
+    reads: Sequence[tuple[int, int]], ends: Sequence[int], looped: bool
+) -> None:
+    text, _ = lift(Wired(reads, ends))
+    assert ("for i in" in text) == looped, text
+
+
+def test_one_weight_under_two_paths() -> None:
+    """The second module has no number where the first has one; or one in another place."""
+    for name in ("out", "out_1"):
+        module = Named(lambda self, x, name=name: getattr(self, name)(self.maps[0](x)), maps=parts(linear_6, 1))
+        other = linear_6()
+        other.weight, other.bias = module.maps[0].weight, module.maps[0].bias
+        module.add_module(name, other)
+        text, found = lift(module)
+        assert "let maps_0 = shared(linear(6))" in text
+        assert len(found.weights) == 3
+
+
+def test_one_weight_twice_in_one_operator() -> None:
+    module = Named(lambda self, x: nn.functional.layer_norm(x, (6,), self.gain, self.gain))
+    module.gain = nn.Parameter(torch.ones(6))
+    with pytest.raises(ArchError) as refused:
+        lift(module)
+    (found,) = refused.value.diagnostics
+    expected = "one weight, `gain`, is read twice by a `layernorm`: there is no word for that yet"
+    assert (found.code, found.message) == ("E0542", expected)
+
+
+def test_a_file_that_has_changed_since_gives_no_names(tmp_path: Path) -> None:
+    """What stands in it now may be no Python."""
+    path = tmp_path / "model.py"
+    path.write_text(LATER, encoding="utf-8")
+    module = executed(path).Model()
+    assert "sine = tokens ->" in lift(module)[0]
+    for later in ("def (", "", "x = 1\n" * 3):
+        path.write_text(later, encoding="utf-8")
+        linecache.checkcache()
+        _statements.cache_clear()
+        assert "sine" not in lift(module)[0]
+
+
+LATER = """\
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(11, 6)
+
+    def forward(self, tokens):
+        sine = self.words(tokens).sin()
+        return sine * sine.cos() + sine
+"""
+
+
 class Several(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -548,12 +837,21 @@ def test_a_configuration_of_another_structure_is_told() -> None:
         ([12**-0.5, 10**-0.5, 8**-0.5], "(width / heads) ** -0.5"),
         ([7, 7, 7], None),
         ([5, 9, 2], None),
+        ([0.25, 0.5, 0.75], None),
     ],
 )
 def test_formulas(column: Sequence[float], said: str | None) -> None:
     table = {"heads": [4, 6, 10], "groups": [2, 2, 2], "width": [48, 60, 80]}
     found = fitted(column, table)
     assert (None if found is None else format_expr(found)) == said
+
+
+def test_no_formula_divides_by_nothing() -> None:
+    """A field that is 0 in one configuration, as a window that is off, is no divisor; the size of another is none."""
+    table = {"width": [48, 60], "window": [0, 4]}
+    assert fitted([7, 15], table) is None
+    assert fitted([0.5, 7.5], table) is None
+    assert format_expr(fitted([0, 8], table)) == "2 * window"
 
 
 @pytest.mark.parametrize(
@@ -595,3 +893,92 @@ def shown(tree: Any) -> str:
         return filled(tree, lambda h: whole(value(h.value)))
 
     return format_expr(whole(value(tree)))
+
+
+# --- in several configurations ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Config:
+    layers: int = 4
+    width: int = 12
+    heads: int = 2
+
+
+class Configured(nn.Module):
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, config.width)
+        self.make(config)
+
+    def make(self, config: Config) -> None:
+        raise NotImplementedError
+
+
+class Narrowed(Configured):
+    """A block at three widths, and values that are called like fields."""
+
+    def make(self, config: Config) -> None:
+        head = config.width // config.heads
+        self.a, self.down, self.b = Inner(config.width), nn.Linear(config.width, head), Inner(head)
+        self.up, self.c = nn.Linear(head, 3 * config.width), Inner(3 * config.width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        width = self.a(self.words(tokens))
+        heads = width.sin() * width
+        heads = heads + heads.cos() * width
+        return self.c(self.up(self.b(self.down(heads))))
+
+
+class Tabled(Configured):
+    """A number that no formula gives."""
+
+    def make(self, config: Config) -> None:
+        self.slope = {4: 0.125, 3: 0.77, 5: 0.41}[config.layers]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return nn.functional.leaky_relu(self.words(tokens), self.slope)
+
+
+class Windows(Configured):
+    """Masks by turns that no one expression says for all depths, each read twice."""
+
+    class Layer(nn.Module):
+        def __init__(self, window: int | None) -> None:
+            super().__init__()
+            self.window = window
+
+        def forward(self, x: Tensor) -> Tensor:
+            place = torch.arange(x.shape[1])
+            far = place[:, None] - place[None]
+            mask = far >= 0 if self.window is None else (far >= 0) & (far < self.window)
+            x = x[:, None]
+            y = nn.functional.scaled_dot_product_attention(x, x, x.sin(), attn_mask=mask)
+            return (x + nn.functional.scaled_dot_product_attention(y, y, x, attn_mask=mask))[:, 0]
+
+    def make(self, config: Config) -> None:
+        self.layers = nn.ModuleList(self.Layer(3 if i % 3 == 1 else None) for i in range(config.layers))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "remark"),
+    [
+        (Narrowed, ("linear(width / heads) as down -> Inner as b -> linear(3 * width) as up", "heads_2 = "), ""),
+        (Tabled, ("leaky_relu(slope: 0.125)",), "in `tabled` `0.125` is something else in other configurations"),
+        (Windows, ("window(3)",), " is something else in other configurations; no formula gives it"),
+    ],
+)
+def test_what_differs_between_configurations(kind: type[Configured], said: Sequence[str], remark: str) -> None:
+    """It is a formula of their fields; what no formula gives is told, and differs in what is compared."""
+    found = archdsl.lift(kind, {"tokens": torch.randint(0, 11, (3, 7))}, args={"config": {}})
+    for part in said:
+        assert part in found.text, found.text
+    assert found.verified == (not remark)
+    assert remark in "; ".join(found.remarks), found.remarks
+    assert found.checks[1].passed  # its own outputs

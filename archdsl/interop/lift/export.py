@@ -54,7 +54,7 @@ class Frame(NamedTuple):
     line: int
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Value:
     """One value of the graph.
 
@@ -88,9 +88,6 @@ class Value:
     def operands(self) -> Iterator[Value]:
         """Yield the values that it reads."""
         yield from _values((self.args, tuple(self.options.values())))
-
-    def __repr__(self) -> str:
-        return f"<{self.op} {self.name} {list(self.shape)}>"
 
 
 def _values(tree: Any) -> Iterator[Value]:
@@ -383,9 +380,8 @@ def _flattened(
         return made("constant", node, name=target, tensor=tensor)
 
     def run(graph: fx.GraphModule) -> Any:
-        for node in graph.graph.nodes:
-            if node.op == "output":
-                return fx.node.map_arg(node.args[0], known.__getitem__)
+        *nodes, output = graph.graph.nodes
+        for node in nodes:
             if node.op == "placeholder":
                 continue
             args, options = fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
@@ -410,7 +406,7 @@ def _flattened(
                 value.args, value.options = tuple(args), options
                 known[node] = value
                 calls.append(value)
-        return None
+        return fx.node.map_arg(output.args[0], known.__getitem__)
 
     nodes = [n for n in program.graph.nodes if n.op == "placeholder"]
     specs = program.graph_signature.input_specs

@@ -114,10 +114,7 @@ class Expressions:
     # --- the author's lines ---------------------------------------------------------------------------------------
 
     def class_of(self, path: str) -> type:
-        try:
-            return type(self.module.get_submodule(path))
-        except AttributeError:
-            return nn.Module
+        return type(self.module.get_submodule(path))
 
     def line(self, unit: Unit) -> Line | None:
         """The author's statement in which a unit is computed."""

@@ -164,9 +164,12 @@ def _numbered(window: Sequence[Unit], period: int) -> bool:
     """Whether the modules of each turn are numbered on from those of the turn before, or are the same."""
     steps = set()
     for a, b in zip(window, window[period:], strict=False):
-        numbers = [(int(x), int(y)) for x, y in zip(_numbers(a.path), _numbers(b.path), strict=True) if x != y]
+        own, following = _numbers(a.path), _numbers(b.path)
         if not a.path:
             continue
+        if len(own) != len(following):  # one set of weights under two paths
+            return False
+        numbers = [(int(x), int(y)) for x, y in zip(own, following, strict=True) if x != y]
         if len(numbers) > 1:
             return False
         steps.add(numbers[0][1] - numbers[0][0] if numbers else 0)

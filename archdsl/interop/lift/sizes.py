@@ -163,10 +163,8 @@ class _Filling:
             values = [v for v, (config, _) in zip(column, self.instances, strict=True) if config == c]
             if not all(same(v, values[0]) for v in values):
                 return self._hyper(column, hint)
-        unknown = (
-            f"in `{self.block.name}` {_said(first)} is another number in other configurations; no formula gives it"
-        )
-        self.sizes.notes.append(unknown)
+        text = f"in `{self.block.name}` {_said(first)} is something else in other configurations; no formula gives it"
+        self.sizes.notes.append(text)
         return self.resolved([first] * len(column), hint)
 
     def _hyper(self, column: list[Any], hint: str) -> Any:
@@ -207,7 +205,12 @@ class _Filling:
 
 
 def _said(value: Any) -> str:
-    return f"`{format_expr(filled(written(value), lambda h: written(h.value)))}`"
+    """A value as the language writes it, with what stands in its holes, and in theirs."""
+
+    def whole(value: Any) -> Any:
+        return filled(written(value), lambda site: whole(site.value))
+
+    return f"`{format_expr(whole(value))}`"
 
 
 # --- formulas -----------------------------------------------------------------------------------------------------
@@ -283,20 +286,18 @@ def _value(tree: Any, table: Table, k: int) -> Any:
         case ast.Call(args=(argument,)):
             x = _value(argument.value, table, k)
             return x**0.5 if x is not None and x > 0 else None
-        case ast.Binary(op=op, left=left, right=right):
-            a, b = _value(left, table, k), _value(right, table, k)
-            if a is None or b is None:
-                return None
-            match op:
-                case "+":
-                    return a + b
-                case "-":
-                    return a - b
-                case "*":
-                    return a * b
-                case "**":
-                    return a**b if a > 0 else None
-            if not b:
-                return None
-            return a // b if isinstance(a, int) and isinstance(b, int) and a % b == 0 else a / b
-    raise AssertionError(tree)
+    a, b = _value(tree.left, table, k), _value(tree.right, table, k)
+    if a is None or b is None:
+        return None
+    match tree.op:
+        case "+":
+            return a + b
+        case "-":
+            return a - b
+        case "*":
+            return a * b
+        case "**":
+            return a**b if a > 0 else None
+    if not b:
+        return None
+    return a // b if isinstance(a, int) and isinstance(b, int) and a % b == 0 else a / b

@@ -83,8 +83,6 @@ class Region:
         whole = width + self.widths.get(id(reader), 0) + _width(reader)
         there = self.lines[id(reader)]
         one = plain or (line and there and line[:2] == there[:2]) or _is_constant(unit)
-        if self._alternates(reader):
-            return
         if whole <= WIDE if one else whole <= TIGHT and self._continues(out, reader):
             self.inlined.add(id(out))
             self.widths[id(reader)] = self.widths.get(id(reader), 0) + width

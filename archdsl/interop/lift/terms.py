@@ -11,7 +11,7 @@ import torch
 from archdsl.interop.lift.export import Size, Value
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Term:
     """One application of a primitive of the language.
 
@@ -53,6 +53,3 @@ class Term:
     def operands(self) -> Iterator[Term]:
         """Yield the terms that it reads."""
         yield from (a for a in (*self.args, *self.named.values()) if isinstance(a, Term))
-
-    def __repr__(self) -> str:
-        return f"<{self.op} {list(self.shape)} {dict(self.options)}>"

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import heapq
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -87,7 +88,7 @@ def module_of(path: str) -> str:
 def tree(results: Sequence[Term], module: nn.Module) -> tuple[Group, list[Op]]:
     """The root of the tree, and the ops that are the results.
 
-    Raises ArchError E0542 where two ops of different kinds read one weight."""
+    Raises ArchError E0542 where two ops of different kinds read one weight, or one op reads it twice."""
     ops, outs = _ops(results)
     root = _grouped(_ordered(ops), type(module).__name__)
     _dissolve(root, module, outer=True)
@@ -109,13 +110,12 @@ def _ops(results: Sequence[Term]) -> tuple[list[Op], list[Op]]:
     def read(argument: Any) -> Any:
         if not isinstance(argument, Term):
             return argument
-        term = _real(argument)
-        if term.op not in ("param", "input") and not any(term.operands()):
-            order.append(Op(term, term.args))
+        if argument.op not in ("param", "input") and not any(argument.operands()):
+            order.append(Op(argument, argument.args))
             return order[-1]
-        return made[key(term)]
+        return made[key(argument)]
 
-    stack = [(_real(r), False) for r in reversed(results)]
+    stack = [(r, False) for r in reversed(results)]
     while stack:
         term, ready = stack.pop()
         if key(term) in made:
@@ -126,17 +126,10 @@ def _ops(results: Sequence[Term]) -> tuple[list[Op], list[Op]]:
             order.append(op)
         else:
             stack.append((term, True))
-            stack += [(_real(a), False) for a in reversed(tuple(term.operands()))]
-    outs = [made[key(_real(r))] for r in results]
+            stack += [(a, False) for a in reversed(tuple(term.operands()))]
+    outs = [made[key(r)] for r in results]
     used = {id(a) for op in order for a in op.operands()} | {id(o) for o in outs}
     return [op for op in order if id(op) in used], outs
-
-
-def _real(term: Term) -> Term:
-    """A term that has a word in the language."""
-    while term.op.startswith("_") and term.plain is not None:
-        term = term.plain
-    return term
 
 
 def _ordered(ops: list[Op]) -> list[Op]:
@@ -247,11 +240,9 @@ def _is_module(op: Op, group: Group, module: nn.Module) -> bool:
     weights = op.term.weights
     if not weights or op.term.op == "param":
         return False
-    try:
-        own = {id(p) for p in module.get_submodule(group.module).parameters()}
-        return bool(op.label) or any(id(module.get_parameter(w.name)) in own for w in weights.values())
-    except AttributeError:
-        return False
+    part = module.get_submodule(group.module)
+    own = {id(t) for t in (*part.parameters(), *part.buffers())}
+    return bool(op.label) or any(id(operator.attrgetter(w.name)(module)) in own for w in weights.values())
 
 
 def _reads_nothing(group: Group) -> bool:
@@ -260,10 +251,7 @@ def _reads_nothing(group: Group) -> bool:
 
 
 def _is_container(group: Group, module: nn.Module) -> bool:
-    try:
-        return type(module.get_submodule(group.module)).__module__ == "torch.nn.modules.container"
-    except AttributeError:
-        return False
+    return type(module.get_submodule(group.module)).__module__ == "torch.nn.modules.container"
 
 
 def _holds_layers(group: Group) -> bool:
@@ -286,6 +274,9 @@ def _share(root: Group) -> None:
             paths = chains[id(weight)]
             if len(users) < 2 or all(op.term.op == "param" for op in users):
                 continue
+            if len({*map(id, users)}) < len(users):
+                text = f"one weight, `{weight.name}`, is read twice by a `{users[0].term.op}`"
+                raise error("E0542", f"{text}: there is no word for that yet")
             depth = len(list(takewhile(lambda level: len({id(x) for x in level}) == 1, zip(*paths, strict=False))))
             around = paths[0][depth - 1]
             assert isinstance(around, Group)
@@ -333,8 +324,6 @@ def _chains(group: Group, path: tuple[Group | Op, ...], found: dict[int, list[tu
 
 def _alike(heads: Sequence[Op | Group]) -> bool:
     """Whether all of them are calls with the very same weights, and of a primitive with the same options."""
-    if len(heads) < 2:
-        return False
     groups = [h for h in heads if isinstance(h, Group)]
     if groups:
         return len(groups) == len(heads) and len({(g.cls, g.weights()) for g in groups}) == 1
