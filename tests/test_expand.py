@@ -86,14 +86,19 @@ def _written(text: str, tmp_path: Path) -> Path:
 
 
 def _same_numbers(text: str, expanded: str) -> None:
+    """Two texts stand for one network: the same weights, inputs and results, and the same numbers."""
+    models = [archdsl.load(text=t, allow_noncausal=True) for t in (text, expanded)]
     before, after = (archdsl.to_torch(text=t, allow_noncausal=True).eval() for t in (text, expanded))
     generator = torch.Generator().manual_seed(0)
     state = {k: torch.rand(v.shape, generator=generator) - 0.5 for k, v in before.state_dict().items()}
     before.load_state_dict(state)
     after.load_state_dict(state)
-    tokens = torch.randint(32, (2, 7), generator=generator)
+    inputs = inputs_for(models[0], {})
+    assert [n for n, _ in models[1].inputs] == list(inputs)
+    assert [n for n, _ in models[1].outputs] == [n for n, _ in models[0].outputs]
     with torch.no_grad():
-        assert torch.equal(before(tokens), after(tokens))
+        wanted, found = before(*inputs.values()), after(*inputs.values())
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
 
 
 TOLD = {"llama4", "norms", "qwen2_5", "qwen3", "smollm"}
@@ -216,3 +221,138 @@ def test_one_block_alone() -> None:
     assert "model" not in text
     with pytest.raises(ArchError, match="E0210"):
         api.expand("gpt2", block="decodre")
+
+
+LAYER = "block layer(x: [batch, time, width]) { attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) }\n"
+TAKES_ALL = """
+block head(f, m: mask = full, n: size = 1, w: word = pre, other = pre, t: string = "a", l: list = [], s: scheme = none)
+          (x: [batch, time, width]) {
+  if t == "same" { x = x -> linear(width) as for_text }
+  if w == post { x = x -> linear(width, bias: false, init: s) as for_word }
+  if other == post { x = x -> linear(width, bias: false) as for_other }
+  for b in l { x = x -> linear(b) -> linear(width) }
+  return (x -> offer(f, mask: m)) * n
+}
+"""
+HEADS_OF_A_LIST = {
+    "blocks, masks, numbers, words, texts, lists": "head(mha(heads: 2), causal & ~window(2) | prefix(2), n: -3 + 5,"
+    ' w: post, other: post, t: "same", l: [3, 4] + 2 * [16 / 2, 8], s: normal(0.1))',
+    "nothing": 'head(mha(heads: 2), l: [], t: "post")',
+    "options of primitives": 'unflatten(-1, 2, 4), rearrange("b t (c d) -> b t c d", c: 2), mean(axis: [1, 2]), '
+    "conv1d(8, kernel: 3, padding: causal), cast(float32), linear(3, init: normal(0.1))",
+}
+"""Elements of a list of heads, which the library applies one by one."""
+TENSORS = {
+    "a mask of a tensor": ("causal & keys(seen)", "seen: bool[batch, time]"),
+    "a mask of the first tensor": ("causal & keys(-x[..., 0] > 0)", "seen: bool[batch, time]"),
+    "a mask of a block applied": ("keys((x -> linear(1) -> squeeze(-1)) > 0)", "seen: bool[batch, time]"),
+    "a tensor that is a mask": ("seen", "seen: padding[batch, time]"),
+    "a tensor that is one, and another": ("causal & seen", "seen: documents[batch, time]"),
+}
+"""Masks that read a tensor of the block's, and that tensor."""
+CROSS = """
+block layer(%s) { attention: mha(heads: 2) mask: causal cross_attention: mha(heads: 2, mask: real) ffn: mlp(hidden: 8) }
+model m(width = 8)(a: [batch, time, width], b: [batch, source, 6], real: padding[batch, source]) {
+  return layer(a, %s)
+}
+"""
+
+
+def _of_everything() -> Iterator[Any]:
+    model = "model m { vocab: 32 context: 16 width: 8 blocks: 2 * layer %s }\n"
+    for name, heads in HEADS_OF_A_LIST.items():
+        yield pytest.param(LAYER + TAKES_ALL + model % f"heads: [lm, {heads}]", id=f"heads: {name}")
+    for name, (mask, tensor) in TENSORS.items():
+        yield pytest.param(
+            LAYER.replace(", width])", f", width], {tensor})").replace("causal", mask)
+            + f"model m(width = 8)(x: [batch, time, width], {tensor})"
+            + "{ for i in 2 { x = layer(x, seen) } return x }",
+            id=name,
+        )
+    x, memory, real = "h: [batch, time, width]", "[batch, source, m]", "real: padding[batch, source]"
+    yield pytest.param(CROSS % (f"{x}, k: {memory}, {real}", "b, real"), id="memory, and a tensor for the slots")
+    yield pytest.param(CROSS % (f"{x}, {real}, memory: {memory}", "real, b"), id="a tensor for the slots, and memory")
+    images = "model m { input: patches(size: 2, image: 4, class_token: true) width: 8 blocks: 2 * layer }"
+    yield pytest.param(LAYER + images, id="a weight that the library makes")
+    own = "inline block own(frames: [batch, time, 8]) { return frames }\nmodel m { input: own width: 8 blocks: %s }"
+    yield pytest.param(LAYER + own % "[layer, dropout(0), own]", id="layers that do nothing")
+    yield pytest.param(LAYER + own % "[]", id="no layers")
+    yield pytest.param(LAYER + own % "layer", id="one layer, no list")
+    two = LAYER.replace("ffn: mlp(hidden: 8)", "ffn: both[1]")
+    yield pytest.param(
+        "let both = [swiglu(hidden: 4), mlp(hidden: 4)]\n" + two + model % "head: lm", id="an element of a list"
+    )
+    bias = "shared(relative_bias(buckets: 4, max_distance: 8))"
+    yield pytest.param(LAYER.replace("ffn", f"position: {bias} ffn") + model % "", id="a shared position")
+    named = LAYER.replace("]) {", "]) -> (y: [batch, time, width]) {")
+    results = (model % "head: lm").replace("m {", "m(n = 2) -> (logits: [batch, time, vocab]) {")
+    yield pytest.param(named + results, id="named results")
+    yield pytest.param(LAYER.replace("ffn", "residual: scale(-1, 0.5) ffn") + model % "head: lm", id="a number below 0")
+    applied = "model inner(tokens: token[batch, time]) { vocab: 32 context: 16 width: 8 blocks: layer }\n"
+    whole = "model m(n = 2)(tokens: token[batch, time]) { return tokens -> inner }\n"
+    yield pytest.param(LAYER + whole + applied, id="a model of slots within another")
+
+
+@pytest.mark.parametrize("text", [*_of_everything()])
+def test_whatever_stands_in_a_slot_expands_to_the_same_numbers(text: str, tmp_path: Path) -> None:
+    expanded = _expanded(text, tmp_path)
+    assert expanded != text
+    assert "Kept" not in expanded
+    assert _expanded(expanded, tmp_path) == expanded
+    _same_numbers(text, expanded)
+
+
+KEPT = {
+    "`shared(layernorm)` would be written twice, and make two": "attention: mha(heads: 2) mask: causal"
+    " norm: shared(layernorm) ffn: mlp(hidden: 8)",
+    "`shared(rmsnorm)` would be written twice, and make two": "attention: mha(heads: 2) mask: causal"
+    " norm: only(shared(rmsnorm)) ffn: mlp(hidden: 8)",
+    "a size without a name: x.1": "attention: learned(16) residual: none placement: none",
+}
+"""Slots of a layer that cannot be written out, by the reason that is given."""
+
+
+@pytest.mark.parametrize("why", KEPT)
+def test_what_equations_cannot_say_is_kept(why: str, tmp_path: Path) -> None:
+    text = _model(f"block layer {{ {KEPT[why]} }}")
+    expanded = _expanded(text, tmp_path)
+    assert f"# Kept as it is declared: {why}.\nblock layer {{" in expanded
+    _same_numbers(text, expanded)
+
+
+def test_a_shared_head_of_a_list_needs_a_name(tmp_path: Path) -> None:
+    text = _model("block layer { ffn: mlp(hidden: 8) }").replace("head: lm", "heads: [shared(mlp(hidden: 4)), lm]")
+    assert "# Kept as it is declared: a shared `mlp` has no name." in _expanded(text, tmp_path)
+    named = text.replace("[shared(mlp(hidden: 4))", "[s").replace("heads", "let s = shared(mlp(hidden: 4)) heads")
+    expanded = _expanded(named, tmp_path)
+    assert "Kept" not in expanded
+    _same_numbers(named, expanded)
+
+
+@pytest.mark.parametrize("prefix", ["", "parts."])
+def test_heads_of_an_imported_list_are_called_as_the_file_sees_them(prefix: str, tmp_path: Path) -> None:
+    head = "block %s(x: [batch, time, width]) -> [batch, time, 5] { return x -> linear(5) as out }\n"
+    (tmp_path / "inner.arch").write_text(head % "far")
+    lists = "let near = [own, lm]\nlet further = [inner.far, lm]\n"
+    (tmp_path / "parts.arch").write_text('import "inner.arch" as inner\n' + head % "own" + lists)
+    start = 'import "parts.arch"' + (" as parts" if prefix else "")
+    text = start + "\n" + _model(LAYER).replace("head: lm", f"heads: {prefix}near")
+    path = tmp_path / "spec.arch"
+    path.write_text(text)
+    before = archdsl.load(path)
+    path.write_text(expanded := api.expand(path))
+    assert f"x -> {prefix}own" in expanded
+    assert [w.path for w in weights(archdsl.load(path))] == [w.path for w in weights(before)]
+    path.write_text(text.replace("near", "further"))
+    assert "# Kept as it is declared: `far` has no name in this file." in api.expand(path)
+
+
+@pytest.mark.parametrize("slot", ["blocks: 2 * layr", "blocks: [layer, 3]", "blocks: 3"])
+def test_a_wrong_list_of_layers_is_reported_as_ever(slot: str, tmp_path: Path) -> None:
+    text = _model("block layer { ffn: mlp(hidden: 8) }").replace("blocks: 3 * layer", slot)
+    with pytest.raises(ArchError) as wanted:
+        archdsl.load(text=text)
+    with pytest.raises(ArchError) as found:
+        _expanded(text, tmp_path)
+    first, second = ([(d.code, d.message) for d in e.value.diagnostics] for e in (wanted, found))
+    assert first == second

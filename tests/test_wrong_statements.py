@@ -553,6 +553,19 @@ STATEMENTS = {
         "E0203",
         "an expert cannot be shared: every expert has its own weights",
     ),
+    "an expert with a shared map": (
+        body(
+            "return x -> moe(experts: 2, top_k: 1, expert: f)",
+            "block f(x: [..., 8]) { let s = shared(linear(8)) return x -> s -> s }",
+        ),
+        "E0204",
+        "an expert has no shared block in it, and `linear` is one",
+    ),
+    "an expert given a shared block": (
+        body("let s = shared(mlp(hidden: 8)) return x -> moe(experts: 2, top_k: 1, expert: only(s))"),
+        "E0204",
+        "an expert has no shared block in it, and `mlp` is one",
+    ),
     "an expert of ids": (
         body(
             "return x -> moe(experts: 2, top_k: 1, expert: f)",

@@ -389,26 +389,26 @@ class BlockBuilder(Decisions):
     def _make(self, demand: Capture) -> Value:
         if isinstance(demand, ModelInput):
             return self.elaborator.find_model_input(demand)
-        if isinstance(demand, Hoisted):
-            inputs: list[Input] = []
-            for i in demand.inputs:
-                found = i if i is None or isinstance(i, Num) else self.satisfy(i)
-                assert not isinstance(found, Handle), demand.op
-                inputs.append(found)
-            value = self.elaborator.put_once(self, demand, inputs, self._level(demand) or 0)
-            self.demand_of[id(value)] = demand
-            return value
-        where = demand.value.span if isinstance(demand, OuterValue) else demand.instance.span
-        raise error("E0211", "this tensor or shared block cannot be reached from where it is used", where)
+        assert isinstance(demand, Hoisted), demand  # tensors and shared blocks are found by the frame that has them
+        inputs: list[Input] = []
+        for i in demand.inputs:
+            found = i if i is None or isinstance(i, Num) else self.satisfy(i)
+            assert not isinstance(found, Handle), demand.op
+            inputs.append(found)
+        value = self.elaborator.put_once(self, demand, inputs, self._level(demand) or 0)
+        self.demand_of[id(value)] = demand
+        return value
 
     def _level(self, demand: object) -> int | None:
-        """The innermost level of this block's own tensors that a demand is made from; None where it is made from none
-        of them, as a number is."""
+        """The innermost level of this block's own tensors and shared blocks that a demand is made from; None where it
+        is made from none of them, as a number is."""
         if isinstance(demand, OuterValue):
             return self.level_of.get(id(demand.value))
         if not isinstance(demand, Hoisted):
             return None
-        levels = map(self._level, demand.inputs)
+        levels = [self._level(i) for i in demand.inputs]
+        if demand.instance is not None and demand.instance.owner is self:
+            levels.append(0)
         return max((n for n in levels if n is not None), default=None)
 
     # --- shared instances ---

@@ -304,6 +304,9 @@ def _block_key(call: BlockCall, frame: BlockBuilder, given: Mapping[str, Any]) -
 def _check_expert(block: Block, span: Span) -> None:
     """Raises E0204 for what has no form for many experts at once."""
     for node in block.graph.nodes:
+        if isinstance(node, OpNode | CallNode) and node.instance is not None:
+            text = f"an expert has no shared block in it, and `{node.instance.name}` is one"
+            raise error("E0204", text, span, help="every expert has weights of its own, each applied once")
         if isinstance(node, CallNode):
             _check_expert(node.block, span)
         elif not isinstance(node, OpNode | CheckNode):

@@ -16,7 +16,7 @@ from archdsl.frontend.signatures import demand_written
 from archdsl.frontend.statements import Statements
 from archdsl.ir.dims import same_shape, shape_text
 from archdsl.ir.graph import Value
-from archdsl.ir.static import BlockValue, Declared, ElementRef, ListValue, Scheme, SharedModule, kind_of
+from archdsl.ir.static import BlockValue, Declared, JoinedPattern, ListValue, Scheme, SharedModule, kind_of
 from archdsl.ir.wording import one_of, written_shape
 from archdsl.syntax import ast
 
@@ -129,6 +129,9 @@ class Bodies(Statements):
         names = {p.name for p in tensor_params(declared)} if isinstance(node, ast.BlockDecl) else set()
         ordered = [t for k, t in tensors.items() if k not in names]
         named = {k: t for k, t in tensors.items() if k in names}
+        if isinstance(node, ast.BlockDecl):
+            # Any others are there for the slots to read: a mask may be made of them.
+            ordered = ordered[: ("x" not in named) + ("cross_attention" in args and "memory" not in named)]
         self.slot_spans.append((declared, {s.key: s.span for s in node.body.slots}))
         try:
             return self.apply_declared(BlockCall(template, ordered, named, scope, span))
@@ -177,7 +180,7 @@ class Bodies(Statements):
                 broken.add(key)
         if broken and isinstance(node, ast.ModelDecl) and broken <= DISPENSABLE:
             # Without them the rest can be checked.
-            empty = ListValue((), ElementRef(0))
+            empty = ListValue((), JoinedPattern(()))
             args.update({key: (empty, node.name_span) for key in broken if hypers[key].kind == "list"})
         elif broken:
             raise ReportedError

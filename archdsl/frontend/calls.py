@@ -30,7 +30,7 @@ from archdsl.frontend.signatures import Signature
 from archdsl.ir import dims
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Value
-from archdsl.ir.masks import Mask
+from archdsl.ir.masks import INPUTS, Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.static import BlockValue, Declared, ListValue, SharedModule, as_operand, kind_of
 from archdsl.ir.wording import format_number, one_of
@@ -281,6 +281,9 @@ def _by_kind(target: Primitive | Declared, args: Sequence[Argument], numbers: bo
                 continue  # a block that is given need not take what is left out
             header = target.header if isinstance(target, Primitive) else target.node.header
             if hyper := next((h for h in header.hypers or () if h.name == name), None):
+                if hyper.kind == "mask" and isinstance(value, Value) and value.dtype in INPUTS:
+                    found.static[name] = (Mask(value.dtype, tensor=value), where)
+                    continue
                 help_ = "`keys(t)` and `queries(t)` are masks made of a tensor" if hyper.kind == "mask" else ""
                 raise error(
                     "E0203", f"`{name}` of `{target.name}` is static, and a tensor was given", where, help=help_

@@ -8,43 +8,44 @@ are put where they are used, tensors get the library's names for them), printed 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Any
 
-from archdsl.diagnostics import ArchError, error
+from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Source, Span
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.expressions import unchanged
 from archdsl.frontend.headers import hypers_of, is_inline, tensor_params
+from archdsl.frontend.lists import value_key
 from archdsl.frontend.modules import SpecModule, models
 from archdsl.frontend.root import Elaborator
 from archdsl.frontend.scopes import BlockCall, Scope
 from archdsl.ir import dims
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import CallNode, OpNode, Value
-from archdsl.ir.masks import INPUTS, Mask
+from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.static import (
     BlockValue,
     Declared,
     ElementRef,
     EnumValue,
-    JoinedPattern,
     ListValue,
     Pattern,
     RepeatedPattern,
     Scheme,
     SharedModule,
-    static_key,
+    kind_of,
 )
 from archdsl.ir.wording import one_of
 from archdsl.syntax import ast
 from archdsl.syntax.ast import NOWHERE
 from archdsl.syntax.format import format_expr, format_file
-from archdsl.syntax.layout import hyper, tensor_param, tensor_type
+from archdsl.syntax.layout import hyper, results, tensor_param, tensor_type
 from archdsl.syntax.limits import MAX_NESTING
 from archdsl.syntax.parse import parse
 
@@ -107,7 +108,9 @@ class Recorder:
     failed: str = ""
     asserted: list[ast.Expr] = field(default_factory=list)
     known: set[int] = field(default_factory=set)
-    """Tensors that have been noted."""
+    """Tensors that have been noted, or were there before."""
+    once: list[ast.Expr] = field(default_factory=list)
+    """Parts of slots that may be said only once: each time would be another shared block, or another application."""
     quiet: int = 0
     """Within the application of a block that stays as it is."""
 
@@ -129,10 +132,12 @@ class Expander(Elaborator):
         self.recorders: dict[int, Recorder] = {}
         self.done: list[Recorder] = []
         self.origins: dict[int, tuple[ast.Expr, frozenset[str]]] = {}
-        self.slot_values: dict[int, ast.Expr] = {}
+        self.slot_values: set[int] = set()
         self.alive: list[Any] = []
         self.iteration: tuple[Recorder, ExpandedLoop] | None = None
         self.carried: list[tuple[str, int, int]] = []
+        self.slot: Recorder | None = None
+        """The body of which a slot is being evaluated."""
         self.item: Any = None
         """What the variable of the innermost loop stands for in the iteration that is being run."""
 
@@ -167,7 +172,7 @@ class Expander(Elaborator):
         for name, value in scope.vars.items():
             self._register(value, ast.Name(name, span=NOWHERE))
         for slot in node.body.slots:
-            self.slot_values[id(slot.value)] = slot.value
+            self.slot_values.add(id(slot.value))
             if slot.key == "init":
                 recorder.init = slot.value
         return recorder
@@ -199,9 +204,22 @@ class Expander(Elaborator):
             self.origins[id(value)] = (expr, frozenset())
 
     def ev(self, e: Any, scope: Scope, expect: str | None = None) -> Any:
-        value = super().ev(e, scope, expect)
         if id(e) in self.slot_values:
-            self._register(value, self.slot_values[id(e)])
+            # Nothing of a slot is noted: it is computed where its text is written.
+            around, self.slot = self.slot, self.recorders[id(scope.frame)]
+            with self.slot.silent():
+                value = self._part(e, scope, expect)
+            self.slot = around
+            self._register(value, e)
+            return value
+        return super().ev(e, scope, expect) if self.slot is None else self._part(e, scope, expect)
+
+    def _part(self, e: Any, scope: Scope, expect: str | None) -> Any:
+        """The value of a part of a slot."""
+        value = super().ev(e, scope, expect)
+        made = isinstance(value, Value) or (isinstance(value, SharedModule) and id(value) not in self.origins)
+        if self.slot is not None and made and isinstance(e, ast.Call | ast.Pipeline):
+            self.slot.once.append(e)
         return value
 
     def with_options(
@@ -213,21 +231,18 @@ class Expander(Elaborator):
             expr, known = origin
             extra = [(k, v) for k, v in result.args.items() if k not in known and not _is_default(template, k, v)]
             try:
-                expr = self._call_of(expr, extra)
+                expr = _given(expr, self._options(template, extra))
             except ExpansionError:
                 return result
             self.alive.append(result.args)
             self.origins[id(result.args)] = (expr, frozenset(result.args))
         return result
 
-    def _call_of(self, function: ast.Expr, args: Sequence[tuple[str, Any]]) -> ast.Expr:
-        """A call with more named arguments."""
-        found = [arg(self.written(v), k) for k, v in args]
-        if not found:
-            return function
-        if isinstance(function, ast.Call):
-            return called(function.function, (*function.args, *found))
-        return called(function, found)
+    def _options(self, template: BlockValue, options: Iterable[tuple[str, Any]]) -> list[ast.Arg]:
+        """Hyper-parameters of a block as named arguments. Raises ExpansionError."""
+        words = {h.name for h in hypers_of(template).values() if h.kind in ("word", "type")}
+        # What an option took as a word is a string from then on.
+        return [arg(name_of(v) if k in words and isinstance(v, str) else self.written(v), k) for k, v in options]
 
     def written(self, value: Any) -> ast.Expr:
         """A static value as an expression of the body. Raises ExpansionError."""
@@ -241,35 +256,33 @@ class Expander(Elaborator):
         if isinstance(value, EnumValue):
             return name_of(value.name)
         if isinstance(value, str):
-            return name_of(value) if value.isidentifier() else ast.String(value, span=NOWHERE)
+            return ast.String(value, span=NOWHERE)
         if isinstance(value, BlockValue):
             return self._template(value)
         if isinstance(value, Scheme):
-            return self._call_of(name_of(value.name), list(value.numbers.items()))
+            return _given(name_of(value.name), [arg(self.written(n), k) for k, n in value.numbers.items()])
         if isinstance(value, Mask):
             return self._mask(value)
         if isinstance(value, ListValue):
             return self._list(value)
-        if isinstance(value, tuple) and len(value) == 1:
-            return self.written(value[0])
         if isinstance(value, tuple):
-            return ast.List(tuple(self.written(v) for v in value), span=NOWHERE)
-        raise ExpansionError(f"{type(value).__name__} has no spelling")
+            return list_of(*map(self.written, value))
+        raise ExpansionError(f"{kind_of(value)} has no name")
 
     def _template(self, template: BlockValue) -> ast.Expr:
         """A block by its name, with its hyper-parameters in their order; those that a primitive must be given go
         without names."""
         hypers = list(hypers_of(template).values())
         order = {h.name: i for i, h in enumerate(hypers)}
-        args = sorted(template.args.items(), key=lambda a: order.get(a[0], len(order)))
-        args = [(k, v) for k, v in args if not _is_default(template, k, v)]
+        given = sorted(template.args.items(), key=lambda a: order.get(a[0], len(order)))
+        args = self._options(template, ((k, v) for k, v in given if not _is_default(template, k, v)))
         function: ast.Expr = name_of(self._visible(template))
         if isinstance(template.target, Primitive):
             first: list[ast.Arg] = []
-            while args and order.get(args[0][0]) == len(first) and hypers[len(first)].default is None:
-                first.append(arg(self.written(args.pop(0)[1])))
+            while args and order.get(args[0].name or "") == len(first) and hypers[len(first)].default is None:
+                first.append(arg(args.pop(0).value))
             function = called(function, first) if first else function
-        return self._call_of(function, args)
+        return _given(function, args)
 
     def _visible(self, template: BlockValue) -> str:
         """The name under which the file can say a block."""
@@ -295,21 +308,19 @@ class Expander(Elaborator):
             return unary("~", self._mask(mask.parts[0]))
         args = [arg(expr_of(n.expr)) for n in mask.numbers]
         if mask.tensor is not None:
-            if mask.rule in INPUTS:
-                return tensor(mask.tensor)
-            args.append(arg(tensor(mask.tensor)))
+            return tensor(mask.tensor)  # one that is a mask by its type; other masks of tensors are slots' own
         return called(name_of(mask.rule), args) if args else name_of(mask.rule)
 
     def _list(self, value: ListValue) -> ast.Expr:
-        distinct = list({static_key(v): v for v in value.items}.values())
+        elements = {value_key(v): v for v in value.items}
+        distinct = [list_of(self.written(v)) for v in elements.values()]
 
         def spell(p: Pattern) -> ast.Expr:
             if isinstance(p, ElementRef):
-                return self.written(distinct[p.index])
+                return distinct[p.index]
             if isinstance(p, RepeatedPattern):
                 return binary("*", expr_of(p.count), spell(p.part))
-            assert isinstance(p, JoinedPattern)
-            return _joined("+", map(spell, p.parts))
+            return _joined("+", map(spell, p.parts)) if p.parts else list_of()
 
         return spell(value.pattern)
 
@@ -339,17 +350,14 @@ class Expander(Elaborator):
         if recorder is None or _expands(template):
             return super().apply_template(call)
         before = len(frame.nodes)
+        recorder.known |= {id(v) for v, _ in (*call.tensors, *call.named.values())}
         with recorder.silent():
             result = super().apply_template(call)
         made = [n for n in frame.nodes[before:] if isinstance(n, OpNode | CallNode)]
         node = made[-1] if made and not is_inline(template) else None
 
         def make() -> ast.Expr:
-            callee = (
-                name_of(instance.label)
-                if instance is not None and id(instance) not in self.origins
-                else self.written(instance or template)
-            )
+            callee = self.written(instance or template)
             positional = [self.read(v) for v, _ in call.tensors if v is not None]
             named = ((k, v) for k, (v, _) in call.named.items() if isinstance(v, Value | SharedModule | Num))
             by_name = tuple(arg(self.read(v), k) for k, v in named)
@@ -383,9 +391,11 @@ class Expander(Elaborator):
         return self._noted(scope, partial(super()._elementwise, op, args, scope, span), make)
 
     def operate(self, op: str, a: Any, b: Any, e: ast.Binary, scope: Scope) -> Any:
+        if unchanged(op, a, b) is not None:
+            return super().operate(op, a, b, e, scope)
+
         def make() -> ast.Expr:
-            same = unchanged(op, a, b)
-            return self.read(same) if same is not None else binary(op, self.read(a), self.read(b))
+            return binary(op, self.read(a), self.read(b))
 
         return self._noted(scope, partial(super().operate, op, a, b, e, scope), make)
 
@@ -393,8 +403,6 @@ class Expander(Elaborator):
         if self._recorder(scope.frame) is None:
             return super()._index(e, scope)
         value = self.ev(e.value, scope)
-        if not isinstance(value, Value):
-            return super()._index(e, scope)
         # The tensor has been evaluated and noted: what is indexed now is that very tensor.
         inner = scope.inner()
         inner.vars["indexed tensor"] = value
@@ -407,11 +415,8 @@ class Expander(Elaborator):
         return self._noted(scope, partial(super()._index, of_value, inner), make)
 
     def _index_item(self, item: ast.Expr, scope: Scope) -> ast.Expr:
-        if isinstance(item, ast.Ellipsis):
-            return item
         if isinstance(item, ast.Slice):
-            low = self._index_item(item.low, scope) if item.low is not None else None
-            high = self._index_item(item.high, scope) if item.high is not None else None
+            low, high = (None if end is None else self._index_item(end, scope) for end in (item.low, item.high))
             return ast.Slice(low, high, span=NOWHERE)
         return self.read(self.ev(item, scope))
 
@@ -480,14 +485,9 @@ class Expander(Elaborator):
             return
         value = scope.vars[s.name]
         self.alive.append(value)
-        try:
-            shape = ", ".join(format_expr(expr_of(d.expr)) for d in value.shape)
-            init = self.ev(s.value, scope, "scheme")
-            first = format_expr(self.written(init))
-        except (ExpansionError, ArchError) as problem:
-            recorder.failed = f"the weight `{s.name}`: {problem}"
-            return
-        kind = f"{s.type.kind}" if s.type.kind else ""
+        shape = ", ".join(format_expr(expr_of(d.expr)) for d in value.shape)
+        first = format_expr(self.written(self.ev(s.value, scope, "scheme")))
+        kind = s.type.kind or ""
         recorder.names[id(value)] = s.name
         recorder.notes.append(
             Kept(lambda names: f"{s.kind} {names[id(value)]}: {kind}[{shape}] = {first}", (), (id(value),))
@@ -497,11 +497,7 @@ class Expander(Elaborator):
         recorder = self._recorder(scope.frame)
         if recorder is None or collect:
             return super().for_loop(s, scope, collect=collect)
-        try:
-            iterable = self.written(self.ev(s.iterable, scope))
-        except ExpansionError as problem:
-            recorder.failed = str(problem)
-            return super().for_loop(s, scope, collect=collect)
+        iterable = self.written(self.ev(s.iterable, scope))
         loop = ExpandedLoop(s.name, iterable, [], [])
         self.carried = []
         outer, before = recorder.notes, dict(scope.vars)
@@ -581,7 +577,8 @@ class _Application(ast.Call):
             args = function.args if isinstance(function, ast.Call) else ()
             base = function.function if isinstance(function, ast.Call) else function
             function = called(base, (*args, *extra) if named or not args else (*extra, *args))
-        if name and name != self.natural:
+        # A `linear` without a name of its own may be called by what it is bound to.
+        if name and (name != self.natural or name == "linear"):
             function = ast.As(function, name, name_span=NOWHERE, span=NOWHERE)
         if not piped:
             return function
@@ -613,6 +610,10 @@ def _natural(template: BlockValue, callee: ast.Expr) -> str:
     return template.target.name
 
 
+def list_of(*elements: ast.Expr) -> ast.List:
+    return ast.List(elements, span=NOWHERE)
+
+
 def _joined(op: str, parts: Iterable[ast.Expr]) -> ast.Expr:
     return reduce(partial(binary, op), parts)
 
@@ -635,6 +636,13 @@ def unary(op: str, a: ast.Expr) -> ast.Unary:
 
 def called(function: ast.Expr, args: Iterable[ast.Arg]) -> ast.Call:
     return ast.Call(function, tuple(args), span=NOWHERE)
+
+
+def _given(function: ast.Expr, args: Sequence[ast.Arg]) -> ast.Expr:
+    """A function, or a call, with more arguments."""
+    if isinstance(function, ast.Call):
+        return called(function.function, (*function.args, *args))
+    return called(function, args) if args else function
 
 
 def arg(value: ast.Expr, name: str | None = None) -> ast.Arg:
@@ -698,26 +706,6 @@ def reads(note: Note) -> Iterator[int]:
 
 def outputs(note: Note) -> tuple[int, ...]:
     return tuple(after for *_, after in note.carried) if isinstance(note, ExpandedLoop) else note.outputs
-
-
-def without_copies(notes: list[Note], kept: set[int]) -> list[Note]:
-    """Leave out what only says that a tensor is another one."""
-    result: list[Note] = []
-    same: dict[str, ast.Expr] = {}
-
-    def visit(n: ast.Name) -> ast.Expr:
-        return same.get(n.id, n)
-
-    for note in notes:
-        if isinstance(note, Def):
-            note = Def(note.outputs, transform(note.expr, visit))
-            if isinstance(note.expr, ast.Name) and note.expr.id.startswith("%") and note.outputs[0] not in kept:
-                same[f"%{note.outputs[0]}"] = note.expr
-                continue
-        elif isinstance(note, ExpandedLoop):
-            note.body = without_copies(note.body, kept)
-        result.append(note)
-    return result
 
 
 def fold(notes: list[Note], kept: set[int]) -> list[Note]:
@@ -786,12 +774,8 @@ class _Namer:
     def _loop(self, loop: ExpandedLoop, i: int, last: Mapping[int, int], holders: dict[str, int]) -> None:
         inner: dict[int, str] = {}
         for start, first, end, after in loop.carried:
-            name = self.names.get(start)
-            inside = any(start in set(reads(n)) for n in loop.body)
-            if name is None or inside or last.get(start, -1) > i:
-                raise ExpansionError("a tensor that a loop changes is read again behind it")
-            self.names[first] = self.names[after] = name
-            inner[end] = name
+            # The library reads none of what a loop changes again behind it.
+            inner[end] = self.names[first] = self.names[after] = self.names[start]
         carried = {self.names[first]: first for _, first, _, _ in loop.carried}
         # What lies around the loop is read in every iteration, or behind it.
         taken = {n: v for n, v in holders.items() if last.get(v, -1) >= i and n not in carried}
@@ -806,9 +790,6 @@ class _Namer:
     ) -> None:
         if value in forced:
             name = forced[value]
-            holder = holders.get(name)
-            if holder is not None and holder != value and last.get(holder, -1) > i:
-                raise ExpansionError("a tensor that a loop changes is read again behind it")
         else:
             base, n = self.preferred.get(value, "y"), 1
             name = base
@@ -867,16 +848,28 @@ def _said(notes: Sequence[Note]) -> set[str]:
     return found
 
 
+def _parts(note: Note) -> Iterator[ast.Node]:
+    """Every piece of syntax in a note."""
+    if isinstance(note, ExpandedLoop):
+        yield from ast.walk((note.iterable, *(e for n in note.body for e in _parts(n))))
+    else:
+        yield from ast.walk(note.expr if isinstance(note, Def) else note.reads)
+
+
 def _text(recorder: Recorder) -> str:
     """The declaration in equations."""
     node = recorder.node
     if recorder.failed:
         raise ExpansionError(recorder.failed)
+    said = Counter(id(e) for note in recorder.notes for e in _parts(note))
+    for e in recorder.once:
+        if said[id(e)] > 1:
+            raise ExpansionError(f"`{' '.join(e.span.text.split())}` would be written twice, and make two")
     kept = set(recorder.results)
     for note in recorder.notes:
         if isinstance(note, ExpandedLoop):
             kept |= {v for four in note.carried for v in four}
-    notes = fold(without_copies(recorder.notes, kept), kept)
+    notes = fold(recorder.notes, kept)
     hypers = tuple(node.header.hypers or ())
     hypers += tuple(ast.Hyper(k, None, e, span=NOWHERE) for k, e in recorder.fields.items())
     lets = (
@@ -888,19 +881,16 @@ def _text(recorder: Recorder) -> str:
     namer = _Namer(reserved, recorder.names)
     namer.names.update(recorder.inputs)
     namer.run(notes, set(recorder.results), {}, {name: value for value, name in recorder.inputs.items()})
-    missing = [r for r in recorder.results if r not in namer.names]
-    if missing:
-        raise ExpansionError("a result that no statement makes")
     lines = _lines(notes, namer.names, "  ")
     returned = [namer.names[r] for r in recorder.results]
     first = next(iter(recorder.inputs.values()), None)
-    if returned != [first]:  # the last value of the first tensor is given back anyway
+    if returned != [first] or recorder.results[0] in recorder.inputs:
+        # The last value of the first tensor is given back anyway, where it was bound again.
         lines.append(f"  return {', '.join(returned)}")
     tensors = recorder.tensors or tuple(tensor_param(t) for t in node.header.tensors or ())
     keyword = "model" if isinstance(node, ast.ModelDecl) else "inline block" if node.inline else "block"
-    head = (
-        f"{keyword} {node.name}" + (f"({', '.join(map(hyper, hypers))})" if hypers else "") + f"({', '.join(tensors)})"
-    )
+    head = f"{keyword} {node.name}" + (f"({', '.join(map(hyper, hypers))})" if hypers else "")
+    head += f"({', '.join(tensors)}){results(node.header)}"
     if recorder.init is not None:
         scheme = format_expr(recorder.init)
         head = f"# Declared with `init: {scheme}`: equations give `init:` to each primitive instead.\n{head}"
@@ -951,11 +941,7 @@ def _recordings(module: SpecModule, name: str | None, overrides: Mapping[str, st
         if isinstance(recorder.node, ast.ModelDecl):
             params = []
             for n, value in built.inputs:
-                try:
-                    shape = tuple(expr_of(d.expr) for d in value.shape)
-                except ExpansionError as problem:
-                    recorder.failed = str(problem)
-                    continue
+                shape = tuple(expr_of(d.expr) for d in value.shape)
                 kind = None if value.dtype == "float" else value.dtype
                 params.append(f"{n}: {tensor_type(ast.TensorType(kind, shape, span=NOWHERE))}")
                 recorder.inputs[id(value)] = n

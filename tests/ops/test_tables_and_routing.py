@@ -107,6 +107,35 @@ def test_a_shared_primitive_is_one_or_refused(name: str) -> None:
             archdsl.load(text=text)
 
 
+TABLE = "relative_bias(buckets: 8, max_distance: 9)"
+
+
+@pytest.mark.parametrize(
+    "shared",
+    {
+        "in a body of slots": f"attention: mha(heads: 2) mask: causal position: shared({TABLE})",
+        "by a `let` of it": f"let table = shared({TABLE}) attention: mha(heads: 2) mask: causal position: table",
+        "in an option": f"attention: mha(heads: 2, position: shared({TABLE})) mask: causal",
+    }.items(),
+    ids=lambda kind: kind[0],
+)
+def test_a_block_shares_a_position_of_its_own(shared: tuple[str, str]) -> None:
+    """Applied once, it is what it would be without `shared`: each layer has its own table, under another name."""
+    model = "layer {{ {} }} model m {{ vocab: 16 context: 16 width: 8 blocks: 2 * layer head: lm }}"
+    slots = [f"attention: mha(heads: 2) mask: causal position: {TABLE}", shared[1]]
+    alone, once = (archdsl.to_torch(text="block " + model.format(s)).eval() for s in slots)
+    torch.manual_seed(0)
+    state = {k: torch.randn_like(v) for k, v in alone.state_dict().items()}
+    alone.load_state_dict(state)
+    tables = [k for k in state if once.state_dict().keys().isdisjoint({k})]
+    mine = [k for k in once.state_dict() if k not in state]
+    assert len(tables) == len(mine) == 2
+    once.load_state_dict({dict(zip(tables, mine, strict=True)).get(k, k): v for k, v in state.items()})
+    ids = torch.randint(16, (2, 12))
+    with torch.no_grad():
+        torch.testing.assert_close(once(ids), alone(ids))
+
+
 @pytest.mark.parametrize(
     "use", ["sdpa(position: relative_bias(buckets: 8, max_distance: 9))", "experts(expert: mlp(hidden: 4), count: 3)"]
 )
