@@ -2,6 +2,7 @@
 test_random_causality.py, edits of the zoo in test_leaks.py."""
 
 import pytest
+import torch
 from rows import spelled
 
 import archdsl
@@ -460,13 +461,40 @@ ROWS = {
     "x -> shift(1, axis: 0)": "shift",
     "x -> cumsum(axis: 0)": "cumsum",
     "x -> transpose(0, 1) -> mha(heads: 2) -> transpose(0, 1)": "sdpa",
+    "x -> transpose(0, 1) -> gru(8) -> transpose(0, 1)": "gru",
     "x -> flatten(0, 1) -> linear(8) -> unflatten(0, batch, time)": None,
     "x -> flatten(0, 1) -> cumsum(axis: 0) -> unflatten(0, batch, time)": "cumsum",
     "x -> batchnorm": None,  # in training alone
+    "x -> mha(heads: 2, mask: causal)": None,
+    "x -> moe(experts: 4, top_k: 2, capacity: 0.5, expert: mlp(hidden: 8))": None,
+    'x -> rearrange("(g r) t d -> g r t d", r: 2) -> linear(8) -> rearrange("g r t d -> (g r) t d")': None,
+    "x * (sqrt(1 + indices(8)) -> cast_like(x))": None,  # of `x` the type alone is read
+    # Beside the own row:
+    "x + x[:1]": "index",
+    "x + x[0]": "index",
+    "x + (x[:2] -> mean(axis: 0, keep: true))": "mean",
+    "x + (x -> shift(1, axis: 0))": "shift",
+    "x + (x -> shift(-1, axis: 0))": "shift",
+    "x + flip(x, 0)": "flip",
+    "x * softmax(x, 0)": "softmax",
+    'x -> rearrange("(g r) t d -> (r g) t d", r: 2)': "rearrange",
+    'x + (x -> rearrange("(g r) t d -> r g t d", r: 2))[0, :1]': "rearrange",
 }
 
 
 @pytest.mark.parametrize("body", ROWS)
 def test_rows_of_a_batch(body: str) -> None:
-    found = mixing(archdsl.load(text=f"model m(x: [batch, time, 8]) -> [batch, time, 8] {{ return {body} }}"))
+    """What is said of them, and what changes in a row when another one does."""
+    model = archdsl.load(text=f"model m(x: [batch, time, 8]) -> [batch, time, 8] {{ return {body} }}")
+    found = mixing(model)
     assert (found and found[1] and found[1].op.name) == ROWS[body]
+    torch.manual_seed(0)
+    module = archdsl.to_torch(model).double().eval()
+    x = torch.randn(4, 4, 8, dtype=torch.float64)
+    changed = set()
+    for row in range(4):
+        other = x.clone()
+        other[row] += torch.randn(4, 8)
+        apart = (module(x) != module(other)).flatten(1).any(1)
+        changed |= {*apart.nonzero().flatten().tolist()} - {row}
+    assert bool(changed) == (found is not None)

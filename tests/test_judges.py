@@ -186,6 +186,13 @@ def test_what_all_rows_share_has_no_rows_of_several_lengths(shape: str, padded: 
     assert {"prefill", "steps"} <= report.torch_decode.keys()
 
 
+@pytest.mark.parametrize("result", ["x + x[:1]", "x - mean(x, axis: 0, keep: true)"])
+def test_rows_that_depend_on_others_are_not_compared_alone(result: str) -> None:
+    report = verified(f"model m(x: float[batch, time, 8]) -> [batch, time, 8] {{ return {result} }}")
+    assert report.agrees
+    assert {*report.decode} == {"prefill", "steps"}
+
+
 def test_zeros_beside_other_outputs_are_said() -> None:
     text = "model m(width = 4)(x: [batch, width]) { y = x -> linear(width)  return y, (0 * y) -> mean(-1) }"
     report = verified(text, decode=False)

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from archdsl.dependence.domain import ONE, ZERO, Bound, Fact, Form, flat_layout
+from archdsl.dependence.domain import ANYWHERE, ONE, ZERO, Bound, Fact, Form, Layout, flat_layout
 from archdsl.dependence.solve import DependenceWalk, InputAxis
-from archdsl.ir.dims import symbol
+from archdsl.ir.dims import Value as DimValue
+from archdsl.ir.dims import mul, symbol
 from archdsl.ir.graph import Model, OpNode, Value
 from archdsl.ir.interpreter import Run
 from archdsl.ir.op import EVERYWHERE, Reads
@@ -38,13 +39,38 @@ def _has_rows(value: Value) -> bool:
 
 def _is_apart(fact: Fact | None, axes: Collection[int]) -> bool:
     """Whether every element depends on the row alone at whose position it stands along one of some axes."""
-    forms = [bound for bound in fact.bounds if bound != ()] if fact is not None else []
-    return all(bound is not None and all(_is_own(form, axes) for form in bound) for bound in forms)
+    return fact is None or all(
+        bound is not None and all(_is_own(form, fact.layout, axes) for form in bound) for bound in fact.bounds
+    )
 
 
-def _is_own(form: Form, axes: Collection[int]) -> bool:
-    read = [axis for axis, scales in enumerate(form.scales) if any(scales)]
-    return form.offset == 0 and len(read) == 1 and read[0] in axes
+def _is_own(form: Form, layout: Layout, axes: Collection[int]) -> bool:
+    """Whether a form counts the rows along one of some axes, which may be made of several parts."""
+    read = _read(form, layout)
+    if form.offset != 0 or len(read) != 1 or read[0] not in axes:
+        return False
+    step: DimValue = 1
+    for scale, size in reversed([*zip(form.scales[read[0]], layout[read[0]], strict=True)]):
+        if scale and size != 1:
+            if scale != step:
+                return False
+            step = mul(step, size)
+    return True
+
+
+def _read(form: Form, layout: Layout) -> list[int]:
+    """The axes along which a form grows."""
+    return [
+        axis
+        for axis, (scales, parts) in enumerate(zip(form.scales, layout, strict=True))
+        if any(scale and size != 1 for scale, size in zip(scales, parts, strict=True))
+    ]
+
+
+def _never_own(form: Form, layout: Layout) -> bool:
+    """Whether a form is that of other rows, or of one row for all, and no cut or merged axis makes it the own one
+    again. A bound would not tell: these rows are not behind the own one."""
+    return form.offset <= 0 and len(_read(form, layout)) < 2 and not _is_own(form, layout, range(len(layout)))
 
 
 class _Rows(DependenceWalk):
@@ -63,5 +89,9 @@ class _Rows(DependenceWalk):
             run.facts |= dict.fromkeys(node.outputs, run.fact(first))
             return
         super().op(node, run)
+        for value in node.outputs:
+            if (fact := run.fact(value)) is not None:
+                bounds = [ANYWHERE if any(_never_own(f, fact.layout) for f in b or ()) else b for b in fact.bounds]
+                run.facts[value] = Fact(fact.layout, tuple(bounds), fact.known, fact.positions)
         if self.first is None and not all(_is_apart(run.fact(v), range(v.rank)) for v in node.outputs):
             self.first = node

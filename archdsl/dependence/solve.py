@@ -80,7 +80,7 @@ class DependenceWalk(Interpreter[Fact]):
     # --- facts ---
 
     def op(self, node: OpNode, run: Run[Fact]) -> None:
-        facts = [run.fact(v) for v in node.inputs]
+        facts = [None if i in node.op.for_type else run.fact(v) for i, v in enumerate(node.inputs)]
         for k, output in enumerate(node.outputs):
             run.facts[output] = self.result(node, k, facts)
 

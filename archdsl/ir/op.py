@@ -511,6 +511,8 @@ class Primitive:
     typed: ClassVar[str | int | None] = None
     """The type of every result where neither its signature nor all inputs together give it: a type, or the number of
     the input that has it."""
+    for_type: ClassVar[tuple[int, ...]] = ()
+    """Inputs of which the type alone is read."""
     own_type: ClassVar[bool] = False
     """Whether its kernel wants real inputs in the type of its weights: others are cast to it first."""
     router_bias: ClassVar[bool] = False

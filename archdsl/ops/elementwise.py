@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from archdsl.ir.dims import Num, Shape, at_least_zero, binary, num
 from archdsl.ir.graph import Init, Input, OpNode, Value, Weight
 from archdsl.ir.op import (
-    EVERYWHERE,
     Application,
     At,
     Example,
@@ -739,18 +738,14 @@ class CastLike(Same):
     """x in the type of another tensor."""
 
     keeps_projection = True
+    typed = 1
+    for_type = (1,)
     expression = "{0}.type_as({1})"
     signature = "cast_like()(x: [...], like: [...]) -> [...]"
     examples = (Example("(x -> cast(float32)) -> cast_like(y)", "x: [2, 5, 8], y: [3]", gradients=False),)
 
-    def dtypes(self, call: Application) -> Sequence[str]:
-        return (call.tensor(1).dtype,)
-
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        like = node.inputs[1]
-        rank = getattr(like, "rank", 0)
-        # Only the type of the other tensor is read.
-        return (tuple(same(i) for i in range(node.outputs[0].rank)), (At(),) * rank if rank else (EVERYWHERE,) * 0)
+        return tuple(same(i) for i in range(node.tensor(0).rank)), (At(),) * node.tensor(1).rank
 
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
         return None if cut[0] is None else Parts(cut[0])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from archdsl.dependence.rows import mixing
 from archdsl.passes.decode import DecodePlan, is_time
 
 if TYPE_CHECKING:
@@ -27,10 +29,15 @@ class Sequences:
             axis = next((i for i, d in enumerate(value.shape) if is_time(d, steps.time)), None)
             if axis is not None:
                 self.moving[name] = axis
-        self.by_row = all(self.moving[n] and not v.shape[0].static for n, v in self.model.inputs if n in self.moving)
-        """Whether each row has positions of its own in all of them: only then can rows be of several lengths."""
         self.axis = next(i for i, d in enumerate(steps.step.outputs[0].shape) if is_time(d, steps.time))
         """The axis of positions of what comes out."""
+
+    @cached_property
+    def by_row(self) -> bool:
+        """Whether each row is computed by itself, with positions of its own in every input: only then may rows be of
+        several lengths."""
+        own = all(self.moving[n] and not v.shape[0].static for n, v in self.model.inputs if n in self.moving)
+        return own and mixing(self.model) is None
 
     def alone(self, inputs: Arrays, row: int, length: int) -> dict[str, NDArray[Any]]:
         """Return the inputs of one row, the first `length` positions of its sequence."""
