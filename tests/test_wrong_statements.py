@@ -432,6 +432,7 @@ def test_a_condition_is_recorded_once(tests: tuple[str, str], numbers: tuple[int
 
 # --- statements -------------------------------------------------------------------------------------------------------
 
+SLOT_MODEL = "model inner { vocab: 32 context: 16 width: 8 blocks: relu }"
 STATEMENTS = {
     "offer()": (body("return x -> offer()"), "E0205", "`offer` takes a block"),
     "accepts of nothing": (
@@ -565,6 +566,104 @@ STATEMENTS = {
         body("let s = shared(mlp(hidden: 8)) return x -> moe(experts: 2, top_k: 1, expert: only(s))"),
         "E0204",
         "an expert has no shared block in it, and `mlp` is one",
+    ),
+    "a result that was left out": (
+        body("return x -> f", "block f(x: [..., 8], y: [..., 8] = none) { x = y }"),
+        "E0203",
+        "a block gives tensors back, and this is a tensor that was left out",
+    ),
+    "no results": (body("ys = for i in 0 { emit x } return ys"), "E0213", "`m` gives an empty list back"),
+    "a function of a number alone": (body("return x * gelu(3)"), "E0203", "`gelu` needs a tensor"),
+    "a shape of a block": (
+        body("return x -> f(k: relu)", "block f(k)(x: [batch, time, 8]) { y = x : [batch, time, k] return y }"),
+        "E0203",
+        "a size is a number, and `k` is the block `relu`",
+    ),
+    "a shape divided by 0": (body("y = x : [batch, time, 8 / 0] return y"), "E0401", "division by zero"),
+    "a mask and a number": (
+        body("return x -> mha(heads: 1, mask: causal & 3)"),
+        "E0203",
+        "this must be a mask, and it is a number",
+    ),
+    "one of two results": (
+        body("return (x -> topk(2)) + 1"),
+        "E0203",
+        "`+` takes one tensor, and this has 2 results",
+    ),
+    "an option that is none": (
+        body("let f = linear(8) return x * f.zzz"),
+        "E0201",
+        "`linear` has no option `zzz`",
+    ),
+    "an option not given": (body("let f = mlp return x * f.hidden"), "E0205", "`f` has not been given its `hidden`"),
+    "a block that is false": (
+        body("return x -> mha(heads: 1, qk_norm: false)"),
+        "E0203",
+        "`qk_norm` of `mha` is a block, and true or false was given",
+    ),
+    "a matrix of two": (
+        body("let s = shared(mlp(hidden: 3)) h = x -> s return h -> unembed(s)"),
+        "E0203",
+        "the shared `mlp` has no single weight matrix to tie to",
+    ),
+    "a matrix of none": (
+        body("let s = shared(layernorm) h = x -> s return h -> unembed(s)"),
+        "E0203",
+        "the shared `layernorm` has no single weight matrix to tie to",
+    ),
+    "a matrix without sizes": (
+        body("let s = shared(linear(8)) return x -> unembed(s)"),
+        "E0211",
+        "the shared `linear` has no sizes yet: apply it before its weight is read",
+    ),
+    "a model of slots as an input": (
+        f"{SLOT_MODEL} model m {{ input: inner width: 8 blocks: relu }}",
+        "E0203",
+        "`inner` is a model of slots, and cannot be applied",
+    ),
+    "a model of slots by another name": (
+        body("return x -> f", f"{SLOT_MODEL} block f = inner"),
+        "E0203",
+        "`inner` is a model of slots, and cannot be applied",
+    ),
+    "an op as an input": (
+        "model m { input: linear(8) width: 8 blocks: relu }",
+        "E0203",
+        "`input` is `tokens`, or a block such as patches(…), and this is the block `linear`",
+    ),
+    "a number of a model in a block": (
+        "block g(x: [..., 8]) { return x -> linear(vocab) -> linear(8) }"
+        " model m { vocab: 32 context: 16 width: 8 blocks: g }",
+        "E0206",
+        "unknown name `vocab`",
+    ),
+    "a slot of a model in a block": (
+        "block g(x: [..., 8]) { return x -> head } model m { vocab: 32 context: 16 width: 8 blocks: g head: lm }",
+        "E0206",
+        "unknown name `head`",
+    ),
+    "slots, none of which is known": (
+        "model m { vocab: 3 context: 16 width: 8 zzz: 3 }",
+        "E0201",
+        "a model of slots has no slot `zzz`",
+    ),
+    "a needed hyper-parameter": ("model m(n, k)(x: [batch, time, 8]) { return x * n }", "E0205", "`m` needs `n`, `k`"),
+    "a variant of a variant's call": (
+        body("return x") + " variant b = m(n: 3)()",
+        "E0203",
+        "a variant is a model with other hyper-parameters: `variant big = base(layers: 24)`",
+    ),
+    "a variant of itself": ("variant a = a(n: 2)", "E0212", "the variant `a` is defined by itself"),
+    "heads of an attention in slots": (
+        "block layer { attention: gqa(heads: 4, kv_heads: 3) }"
+        " model m { vocab: 32 context: 16 width: 8 blocks: layer }",
+        "E0401",
+        "heads must be a multiple of kv_heads: heads = 4 is not a multiple of kv_heads = 3",
+    ),
+    "a kind of primitives": (
+        body("return x -> f(1)", "block f(t: ints)(x: [..., 8]) { return x -> mean(axis: t) }"),
+        "E0203",
+        "`ints` is no kind of hyper-parameters",
     ),
     "an expert of ids": (
         body(
@@ -888,3 +987,112 @@ def test_lists_of_tensors_and_of_layers_join_and_repeat() -> None:
     text = body("a = for i in 2 { emit x * i } for f in gelu * 2 { x = x -> f } return concat(a + [x])")
     made = functional.gelu(functional.gelu(x))
     torch.testing.assert_close(module(spec(text))(x), torch.cat([0 * x, x, made], -1))
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def _sum(part: str, count: int = 50) -> str:
+    return " + ".join([part] * count)
+
+
+def _chain(first: str, each: str, count: int) -> str:
+    """`let`s of which each is made of the one before, `{}`."""
+    return f"let a0 = {first} " + " ".join(f"let a{i} = {each.format(f'a{i - 1}', i)}" for i in range(1, count + 1))
+
+
+NESTED_BLOCKS = f"""
+block f2(k: size)(x: [..., 8]) -> [..., k] {{ return x -> linear(k) }}
+block f1(k: size)(x: [..., 8]) -> [..., {_sum("k")}] {{ return x -> f2(k: {_sum("k")}) }}
+"""
+SMALLER = "".join(
+    f"inline block g{i}(k)(x: [..., 8]) {{ return x -> g{i - 1}(k: minimum(k + 1, k)) }}" for i in range(1, 13)
+)
+LIMITS = {
+    "a long number": (body("return x * " + "1" * 161), "E0404", "a number has at most 160 digits, zeros included"),
+    "a large exponent": (body("return x * 1e400"), "E0404", "a number has at most 160 digits, zeros included"),
+    "a joined list": (
+        body("for f in 20_000 * relu + relu { x = x -> f } return x"),
+        "E0404",
+        "a list has at most 20,000 elements",
+    ),
+    "a comprehension": (
+        body("let l = [10_000 * relu for i in 3] return x"),
+        "E0404",
+        "a list has at most 20,000 elements",
+    ),
+    "a mask": (
+        body(
+            _chain("causal", "({0} | window(2 * {1})) & ({0} | window(2 * {1} + 1))", 12)
+            + " return x -> mha(heads: 1, mask: a12)"
+        ),
+        "E0404",
+        "a mask has at most 1,000 rules",
+    ),
+    "a signature": (
+        body("return x", "block f(" + ", ".join(f"h{i}" for i in range(1000)) + ")(x: [..., 8]) { return x }"),
+        "E0404",
+        "`f` takes 1,001 hyper-parameters and tensors",
+    ),
+    "the axes of an input": (
+        "model m(x: [" + ", ".join(f"a{i}" for i in range(65)) + "]) { return x }",
+        "E0404",
+        "a tensor has at most 64 axes",
+    ),
+    "the axes of a result": (
+        body(f"return x -> unflatten(-1, {', '.join('1' * 62)}, 8)"),
+        "E0404",
+        "a tensor has at most 64 axes",
+    ),
+    "models": (
+        "\n".join(f"model m{i}(x: [batch, 8]) {{ return x }}" for i in range(201)),
+        "E0404",
+        "<text> declares more than 200 models and variants",
+    ),
+    "constants by constants": (
+        "\n".join(["let a0 = 1", *(f"let a{i} = a{i - 1}" for i in range(1, 62)), body("return x * a61")]),
+        "E0107",
+        "`a1` ends a chain of more than 60 definitions, each by the next",
+    ),
+    "operations": (
+        body("for i in 10_001 { x = x + i } return x"),
+        "E0404",
+        "the model has more than 10,000 operations in its distinct blocks",
+    ),
+    "a list within lists": (
+        body(_chain("relu", "1 * {}", 1500) + " for f in a1500 { x = x -> f } return x"),
+        "E0107",
+        "what `m` is made of is nested too deep",
+    ),
+    "a size of blocks within blocks": (
+        body(f"h = x -> f1(k: {_sum('n')}) return x + mean(h)", NESTED_BLOCKS, "(n = 1)"),
+        "E0404",
+        "a size of `m` is too long",
+    ),
+    "a size of functions": (
+        body("return x -> g12(k: n)", "inline block g0(k)(x: [..., 8]) { return x * k }" + SMALLER, "(n = 1)"),
+        "E0404",
+        "this number would be too large",
+    ),
+    "a float": (body("return x * (10.5 ** 200 * 10.5 ** 200)"), "E0404", "this number would be too large"),
+    "a function's float": (body("return x * exp(800)"), "E0404", "this number would be too large"),
+    "a product of sizes": (
+        f"model m({', '.join(f'x{i}: [a{i}, b{i}]' for i in range(12))}) {{"
+        f" assert {' * '.join(f'(a{i} + b{i} + 1)' for i in range(12))} > 3 return x0 }}",
+        "E0404",
+        "this number would be too large",
+    ),
+}
+"""What costs more than the compiler takes."""
+
+
+@pytest.mark.parametrize("title", LIMITS)
+def test_what_is_said_beyond_a_limit(title: str) -> None:
+    """One error with the limit's name, which takes no time to find."""
+    text, code, message = LIMITS[title]
+    (found,) = [d for d in check(text=text) if d.code.startswith("E")]
+    assert (found.code, found.message) == (code, message)
+    named = "the limit `" in found.help or "write a repetition as" in found.help or "largest float" in found.help
+    assert named or "axes" in message
+    assert found.span is not None
+    assert not found.span.source.library

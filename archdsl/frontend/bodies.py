@@ -8,7 +8,7 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error, nearest
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.headers import default_none, hypers_of, library_block, tensor_params
+from archdsl.frontend.headers import default_none, demand_applicable, hypers_of, library_block, tensor_params
 from archdsl.frontend.loops import assigned
 from archdsl.frontend.op_call import coerce
 from archdsl.frontend.scopes import POISON, BlockCall, Given, ReportedError, Scope
@@ -45,6 +45,8 @@ class Bodies(Statements):
                 if not isinstance(v, Value):
                     raise error("E0203", f"a block gives tensors back, and this is {kind_of(v)}", node.name_span)
                 flat.append(v)
+        if not flat:
+            raise error("E0213", f"`{node.name}` gives an empty list back", node.name_span)
         if node.header.results is None:
             first = next((v for v in given.values() if isinstance(v, Value)), None)
             self._check_like_first(node, first, flat, scope)
@@ -110,6 +112,7 @@ class Bodies(Statements):
             raise error("E0203", "a block is one call of another, and this is shared", body.span)
         if not isinstance(value, BlockValue):
             raise error("E0203", f"a block is one call of another, and this is {kind_of(value)}", body.span)
+        demand_applicable(value.target, body.span)
         tensors = [(v, body.span) for v in given.values() if isinstance(v, Value)]
         if isinstance(value.target, Declared):
             call = BlockCall(value, tensors, {}, scope, body.span)

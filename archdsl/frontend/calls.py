@@ -10,7 +10,7 @@ from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import shown_at
 from archdsl.frontend.blocks import Blocks
-from archdsl.frontend.headers import hypers_of, tensor_params
+from archdsl.frontend.headers import demand_applicable, hypers_of, tensor_params
 from archdsl.frontend.modules import FUNCTIONS
 from archdsl.frontend.op_call import name_place
 from archdsl.frontend.scopes import (
@@ -128,14 +128,7 @@ class Calls(Blocks):
         instance = callee if isinstance(callee, SharedModule) else None
         template = callee.template if isinstance(callee, SharedModule) else callee
         target = template.target
-        if (
-            isinstance(target, Declared)
-            and isinstance(target.node, ast.ModelDecl)
-            and target.node.header.tensors is None
-        ):
-            text = f"`{target.name}` is a model of slots, and cannot be applied"
-            place = template.span if span.source.library and template.span is not None else span
-            raise error("E0203", text, place, help="put what two models share into a block")
+        demand_applicable(target, template.span if span.source.library and template.span is not None else span)
         if isinstance(target, Primitive) and target.elementwise and not target.header.hypers:
             return self._elementwise(target, args, scope, span)
         sorted_ = _by_kind(target, args)
@@ -181,7 +174,10 @@ class Calls(Blocks):
                 scope.frame.holds(domain, numbers[0], 0, f"`{span.text}` must be a number")
             try:
                 return dims.function(op.name, numbers, span)
-            except (ValueError, OverflowError, ZeroDivisionError):
+            except OverflowError as problem:
+                help_ = str(problem) if isinstance(problem, dims.TooLargeError) else "the largest float is 1.8e308"
+                raise error("E0404", "this number would be too large", span, help=help_) from None
+            except (ValueError, ZeroDivisionError):
                 raise error(
                     "E0401", f"{op.name}({', '.join(map(format_number, numbers))}) is not a number", span
                 ) from None

@@ -81,11 +81,10 @@ class Expressions(Calls):
                 return self.call(e, scope, expect=expect)
             case ast.Pipeline():
                 return self.pipeline(e, scope)
-            case ast.As():
+            case _:
+                assert isinstance(e, ast.As), e
                 assert isinstance(e.value, ast.Call), e.value  # the grammar says so
                 return self.call(e.value, scope, as_name=e.name)
-            case _:
-                raise TypeError(f"{type(e).__name__} is no expression")
 
     # --- literals -----------------------------------------------------------------------------------------------------
 
@@ -95,7 +94,8 @@ class Expressions(Calls):
         text = e.text.replace("_", "")
         mantissa, _, exponent = text.lower().partition("e")
         if len(mantissa) > MAX_DIGITS or (exponent and abs(int(exponent)) > MAX_DIGITS):
-            raise error("E0404", "this number is too long", e.span, help=raising("digits"))
+            text = f"a number has at most {MAX_DIGITS} digits, zeros included"
+            raise error("E0404", text, e.span, help=raising("digits"))
         value = dims.whole(Fraction(text))
         if exponent and isinstance(value, int) and value > 2**53:
             value = float(text)  # 1e38 bounds scores: it is no count
@@ -405,14 +405,15 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, BlockValue) and isinstance(b, BlockValue):
         same_target = static_key(replace(a, args={}, label="")) == static_key(replace(b, args={}, label=""))
         return same_target and all(k in a.args and static_key(a.args[k]) == static_key(v) for k, v in b.args.items())
-    if all(v is None or isinstance(v, str | EnumValue) for v in (a, b)):
-        # Words that options took are strings.
-        return ("none" if a is None else str(a)) == ("none" if b is None else str(b))
-    if (
-        isinstance(a, EnumValue | Mask | BlockValue)
-        and isinstance(b, EnumValue | Mask | BlockValue)
-        and type(a) is not type(b)
-    ):
-        # `full` is a mask and a word, `relu` may be a block or a word.
-        return (a.rule if isinstance(a, Mask) else a.name) == (b.rule if isinstance(b, Mask) else b.name)
+    words = [_word(a), _word(b)]
+    if None not in words and any(v is None or isinstance(v, str | EnumValue) for v in (a, b)):
+        return words[0] == words[1]
     return static_key(a) == static_key(b)
+
+
+def _word(value: Any) -> str | None:
+    """What a value is called where it is an option's word: words that options took are strings, `causal` is a mask
+    too, `mean` a block."""
+    if value is None or isinstance(value, str | EnumValue):
+        return "none" if value is None else str(value)
+    return value.rule if isinstance(value, Mask) else value.name if isinstance(value, BlockValue) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from archdsl.diagnostics import did_you_mean, error
+from archdsl.diagnostics.source import Span
 from archdsl.frontend.modules import SpecModule, find_in_library, find_primitive
 from archdsl.ir.op import Primitive
 from archdsl.ir.static import BlockValue, Declared, SharedModule
@@ -23,6 +24,13 @@ def hypers_of(value: BlockValue | SharedModule) -> Mapping[str, ast.Hyper]:
     return {h.name: h for h in header.hypers or ()}
 
 
+def demand_applicable(target: Primitive | Declared, span: Span) -> None:
+    """Raises E0203 for a model of slots: what it takes is known where it is compiled."""
+    if isinstance(target, Declared) and isinstance(target.node, ast.ModelDecl) and target.node.header.tensors is None:
+        text = f"`{target.name}` is a model of slots, and cannot be applied"
+        raise error("E0203", text, span, help="put what two models share into a block")
+
+
 def tensor_params(target: Primitive | Declared) -> Sequence[ast.TensorParam]:
     """The tensors of a block; a block of slots that names none has `x` and, with cross-attention, `memory`.
 
@@ -30,10 +38,8 @@ def tensor_params(target: Primitive | Declared) -> Sequence[ast.TensorParam]:
     if isinstance(target, Primitive):
         return target.header.tensors or ()
     node = target.node
-    if node.header.tensors is not None:
-        return node.header.tensors
-    if isinstance(node, ast.ModelDecl):
-        return ()
+    if node.header.tensors is not None or isinstance(node, ast.ModelDecl):
+        return node.header.tensors or ()
     found = _implied_params(node, target.module)
     tensors = {t.name for t in found}
     for hyper in node.header.hypers or ():

@@ -238,8 +238,6 @@ class Loops(Expressions):
             changing = {id(v) for v in (*carries, *slices)}
             fixed, steps = hoist(nodes, changing, split_calls=not frame.iterations)
             graph = Graph((*carries, *slices), tuple(steps), (*ends, *emits))
-        if not emits and not s.carries:
-            raise error("E0214", "a scan emits something or carries something", s.span)
         for node in fixed:
             frame.put(node)
         batch, length = sequences[0].shape[:2]

@@ -134,9 +134,10 @@ def _signature_problems(declaration: ast.BlockDecl | ast.ModelDecl) -> list[Diag
     if len(entries) > MAX_SIGNATURE:
         text = f"`{declaration.name}` takes {len(entries):,} hyper-parameters and tensors"
         return [Diagnostic("E0404", text, declaration.name_span, help=raising("signature"))]
+    kinds = [k for k in KINDS if k != "ints"]  # which only primitives read
     for hyper in header.hypers or ():
-        if hyper.kind is not None and hyper.kind not in KINDS:
-            help_ = one_of(hyper.kind, KINDS, "kinds are")
+        if hyper.kind is not None and hyper.kind not in kinds:
+            help_ = one_of(hyper.kind, kinds, "kinds are")
             problems.append(
                 Diagnostic("E0203", f"`{hyper.kind}` is no kind of hyper-parameters", hyper.span, help=help_)
             )

@@ -271,10 +271,7 @@ def coerce(value: Any, kind: str | None, default_none: bool, what: str, span: Sp
     of that kind."""
     if kind is None or (value is None and (default_none or kind in ("block", "position", "scheme"))):
         return value
-    wanted = KINDS.get(kind)
-    if wanted is None:
-        return value
-    words, test = wanted
+    words, test = KINDS[kind]
     if kind == "word":
         name = getattr(value, "rule", None) or getattr(value, "name", None)
         if isinstance(name, str) and not isinstance(value, SharedModule):
@@ -285,8 +282,8 @@ def coerce(value: Any, kind: str | None, default_none: bool, what: str, span: Sp
             return value
         if isinstance(value, Num):
             return value
-    if kind == "type" and isinstance(value, EnumValue) and value.name in TYPES:
-        return value.name
+    if kind == "type" and (name := value.name if isinstance(value, EnumValue) else value) in TYPES:
+        return name
     if kind == "ints":
         if isinstance(value, Num):
             value = ListValue((value,), ElementRef(0))

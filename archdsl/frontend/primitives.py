@@ -35,9 +35,11 @@ class Primitives(Signatures):
 
     def _weight_of(self, instance: SharedModule, scope: Scope, span: Span) -> Value:
         """The single matrix of a shared primitive, as a tensor."""
-        if instance.node is None:
-            self._fix_by_options(instance, scope, span)
-        matrices = [w for w in instance.node.weights if w.kind in ("matrix", "embedding")]
+        target = instance.template.target
+        if isinstance(target, Primitive) and instance.node is None:
+            self._fix_by_options(target, instance, scope, span)
+        weights = instance.node.weights if isinstance(target, Primitive) else ()
+        matrices = [w for w in weights if w.kind in ("matrix", "embedding")]
         if len(matrices) != 1:
             raise error(
                 "E0203",
@@ -49,10 +51,9 @@ class Primitives(Signatures):
         assert isinstance(found, Value)
         return found
 
-    def _fix_by_options(self, instance: SharedModule, scope: Scope, span: Span) -> None:
+    def _fix_by_options(self, target: Primitive, instance: SharedModule, scope: Scope, span: Span) -> None:
         """An embedding's table is known before its first use: all its sizes are options."""
-        target = instance.template.target
-        if not (isinstance(target, Primitive) and target.family == "embedding"):
+        if target.family != "embedding":
             text = f"the shared `{instance.name}` has no sizes yet: apply it before its weight is read"
             raise error("E0211", text, span)
         site = self._site(scope, target, [Value((num(1),), "int")], instance.template.args, span)

@@ -10,7 +10,14 @@ from archdsl.diagnostics.source import Source, Span
 from archdsl.frontend.base import GivenUpError
 from archdsl.frontend.block_builder import BlockBuilder, ModelInput
 from archdsl.frontend.bodies import Bodies, slot_block, slots_with_equals
-from archdsl.frontend.headers import default_none, hypers_of, result_names, stored_kind, tensor_params
+from archdsl.frontend.headers import (
+    default_none,
+    demand_applicable,
+    hypers_of,
+    result_names,
+    stored_kind,
+    tensor_params,
+)
 from archdsl.frontend.longest import beyond_context
 from archdsl.frontend.modules import SpecModule, pick_model
 from archdsl.frontend.op_call import coerce, unknown_option
@@ -287,6 +294,7 @@ class Elaborator(Bodies):
         if not isinstance(block, BlockValue) or not isinstance(block.target, Declared):
             text = f"`input` is `tokens`, or a block such as patches(…), and this is {kind_of(block)}"
             raise error("E0203", text, span)
+        demand_applicable(block.target, span)
         inner = Scope(block.target.module, scope.frame, BodyState())
         inner.vars.update(block.args)
         for name, h in hypers_of(block).items():
