@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import dataclasses
 import inspect
 import io
 import pickle
@@ -176,6 +177,10 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "block of two": (
         lambda: archdsl.draw("gpt2", against="gpt2_xl", block="decoder"),
         "`block` does not go with `against`",
+    ),
+    "a model of no spec": (
+        lambda: archdsl.check(dataclasses.replace(archdsl.load(text=TINY), origin=None)),
+        "the model `tiny` was not read from a spec",
     ),
     "block": (lambda: archdsl.expand("gpt2", block=3), "`block` is the name of a block"),  # type: ignore[arg-type]
     "scaling": (lambda: archdsl.scaling(flops="1e21"), "`flops` is a positive number"),  # type: ignore[arg-type]

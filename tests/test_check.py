@@ -260,6 +260,8 @@ def test_a_file_that_is_not_there(folder: Path, command: Command) -> None:
     assert command("check", "wrogn.arch")[0] == 2
     (found,) = check(folder / "else" / "fine.arch")
     assert (found.code, found.help) == ("E0108", "")
+    (found,) = check("wrong\0.arch")
+    assert (found.code, found.message) == ("E0108", "`wrong\0.arch` cannot be read: embedded null byte")
 
 
 # --- imports ----------------------------------------------------------------------------------------------------------
@@ -294,6 +296,26 @@ def test_an_import_that_cannot_be_followed(path: str, code: str, message: str, h
     assert found.span is not None
     spec.write_text('import "parts.arch"\n' + MODEL)
     assert check(spec) == ()
+
+
+def test_a_file_that_two_others_import_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "twice.arch").write_text("let shared_table = shared(embedding(8, 8))\nlet n = 3\n")
+    (tmp_path / "part.arch").write_text('import "twice.arch" as t\nlet m = t.n * 2\n')
+    spec = tmp_path / "spec.arch"
+    spec.write_text(
+        'import "part.arch" as p\nimport "twice.arch" as t\nmodel m(x: [batch, 2]) { return x * p.m * t.n }\n'
+    )
+    assert not [d for d in check(spec) if d.is_error]
+
+
+def test_imports_are_no_larger_than_one_file(tmp_path: Path) -> None:
+    for i in range(2):
+        (tmp_path / f"part{i}.arch").write_text(f"# {'x' * 300_000}\nlet a{i} = 1\n")
+    spec = tmp_path / "spec.arch"
+    spec.write_text('import "part0.arch"\nimport "part1.arch"\nmodel m(x: [batch, 2]) { return x * a0 * a1 }\n')
+    (found,) = check(spec)
+    assert (found.code, found.message) == ("E0208", "a spec and its imports are larger than 512 KiB")
+    assert "the limit `source`" in found.help
 
 
 def test_so_many_files_may_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -989,6 +989,101 @@ def test_lists_of_tensors_and_of_layers_join_and_repeat() -> None:
     torch.testing.assert_close(module(spec(text))(x), torch.cat([0 * x, x, made], -1))
 
 
+# --- two ways to say one thing ----------------------------------------------------------------------------------------
+
+CHOICE = "block f(w: word = mean)(x: [..., 8]) { return x * (if w == %s then 2 else 3) }"
+SCORES = (
+    "block mine(q: [batch, heads, time, d], k: [batch, heads, source, d]) -> [batch, heads, time, source]"
+    ' { return einsum("b h q d, b h k d -> b h q k", q, k) }'
+)
+EVERY = "block layer%s(x: [batch, time, 8]) -> [batch, time / %s, 8] { return x -> every(%s, axis: 1) -> %s }"
+PADDED = " model m(x: [batch, time, 8], real: padding[batch, time]) -> [batch, time / 3, 8] {{ return x -> {} }}"
+WHOLE = "block g(j: size)(x: [batch, time, 8]) -> [batch, time / j, 8] { return x[:, : time / j] }"
+EQUAL = {
+    **{
+        f"the word {word}, which is {other} too": (
+            body(f"return x -> f(w: {word})", CHOICE % word),
+            body("return x * 2"),
+        )
+        for word, other in {"mean": "a block", "causal": "a mask", "pre": "nothing", "none": "nothing"}.items()
+    },
+    "a word, and another": (body("return x -> f(w: causal)", CHOICE % "mean"), body("return x * 3")),
+    "a word left out": (body("return x -> f", CHOICE % "mean"), body("return x * 2")),
+    "a word, and a mask": (
+        body("return x -> f(w: pre)", "block f(w)(x: [..., 8]) { return x * (if w == full then 2 else 3) }"),
+        body("return x * 3"),
+    ),
+    "a random mask's seed": (masked("random(2)"), masked("random(2, seed: 0)")),
+    "a batch of its own": (
+        body("ys = scan h: [rows, 8] = 0 for t in x { h = h + t emit h } return ys"),
+        body("ys = scan h: [batch, 8] = 0 for t in x { h = h + t emit h } return ys"),
+    ),
+    "a block of scores": (
+        body("return x -> mha(heads: 2, position: mine)", SCORES),
+        body("return x -> mha(heads: 2, position: shared(mine))", SCORES),
+    ),
+    "an option that was not given": (body('return x * option(mlp, "hidden", 3)'), body("return x * 3")),
+    "a variant applied": (
+        body("return x -> two", "", "(n = 3)").replace("model m(n = 3)", "model m")
+        + " model times(n)(x: [batch, time, 8]) { return x * n } variant two = times(n: 2)",
+        body("return x * 2"),
+    ),
+    "a size of an inline block": (
+        body("return x -> f(k: 2)", f"inline {WHOLE} {WHOLE.replace('block g(j', 'block f(k').replace('j', 'k')}"),
+        body("return x[:, : time / 2]"),
+    ),
+    "a part of a length": (body("return x[:, : time / 1.5]"), body("return x[:, : 2 * time / 3]")),
+    "a shared block without arguments": (
+        body("let s = shared(linear(8)) let t = s() return x -> t -> s"),
+        body("let s = shared(linear(8)) return x -> s -> s"),
+    ),
+    "a type": (
+        body(
+            "return x -> f(t: float32)",
+            "block f(t: type = bfloat16)(x: [..., 8]) { return x -> cast(t) -> cast(float) }",
+        ),
+        body("return x"),
+    ),
+    "padding over every n-th position": (
+        EVERY % ("(k: size)", "k", "k", "mha(heads: 2, mask: padding)") + PADDED.format("layer(k: 3)"),
+        EVERY % ("", "3", "3", "mha(heads: 2, mask: padding)") + PADDED.format("layer"),
+    ),
+}
+
+
+@pytest.mark.parametrize("title", EQUAL)
+def test_two_ways_to_say_one_thing(title: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    one, other = (module(spec(text)) for text in EQUAL[title])
+    state = {k: torch.randn(v.shape, generator=generator) for k, v in one.state_dict().items() if v.is_floating_point()}
+    one.load_state_dict(state, strict=False)
+    other.load_state_dict(one.state_dict())
+    x = torch.randn(2, 6, 8, generator=generator)
+    real = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    given = (x, real) if "real:" in EQUAL[title][0] else (x,)
+    torch.testing.assert_close(one(*given), other(*given))
+
+
+@pytest.mark.parametrize("size", ["time / k", "time * k", "(time + 2) * k", "time / j", "time / (k * 2)"])
+@pytest.mark.parametrize("use", ["return x[:, : {}]", "return indices({})"])
+def test_a_length_by_a_part_is_rounded_or_refused(size: str, use: str) -> None:
+    text = body("let j = k * 2 " + use.format(size), hypers="(k = 1.5)")
+    ((code, message, help_),) = [e for e in said(text) if e[0].startswith("E")]
+    assert (code, message) == ("E0401", f"`{size}` must be a whole number, and `k` in it is 1.5")
+    assert "`//`" in help_
+    made = module(spec(text.replace(size, f"minimum(floor({size}), time)")))
+    wanted = min(int(eval(size, {"time": 6, "k": 1.5, "j": 3})), 6)
+    found = made(torch.randn(2, 6, 8))
+    assert found.shape[1 if "x[" in use else 0] == wanted
+
+
+def test_a_length_of_another_axis_than_time_needs_no_longest() -> None:
+    """A table that every `time` fits is not judged by the batch, of which nobody knows how large it is."""
+    block = "block g(x: [batch, time, width]) { return x + unsqueeze(embedding(5, width)(indices(%s)), 1) }"
+    model = "model m { vocab: 32 context: 16 width: 8 blocks: g }"
+    assert not [e for e in said(block % "batch" + model) if e[0].startswith("E")]
+
+
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from archdsl.frontend.scopes import BlockCall, Given, Scope
 from archdsl.ir import dims
 from archdsl.ir.dims import Num, expr_text
 from archdsl.ir.op import Primitive
-from archdsl.ir.static import BlockValue, Declared
+from archdsl.ir.static import BlockValue
 from archdsl.ir.wording import format_number, listed, origins
 from archdsl.syntax import ast
 
@@ -51,8 +51,6 @@ class Hypers(Elaboration):
                     free = [h.name for n, h in hypers.items() if n not in merged and takes(h.kind, value)]
                     raise _by_name(problem, free, where) from None
                 frame.demand_size(value, hyper.kind)
-                if isinstance(template.target, Declared) and isinstance(value, Num) and value.origin is None:
-                    value = value.at(where)
             args[name] = value
         return replace(template, args=args)
 

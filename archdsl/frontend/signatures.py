@@ -315,8 +315,14 @@ class Signatures(Hypers):
         self.divides(size, scope, span)
 
     def divides(self, size: Num, scope: Scope, span: Span) -> None:
-        """`time / 4` makes "4 divides time" a condition on the input."""
+        """`time / 4` makes "4 divides time" a condition on the input. Raises E0401 where a name in it is no whole
+        number: the emitted code would compute in floats."""
         assert isinstance(size.value, Poly)
+        made_of = dims.substitute(size.expr, scope.frame.local)
+        for name, number in (_known(size.expr, scope) | _known(made_of, scope)).items():
+            if not isinstance(dims.expr_value(number), int):
+                text = f"`{format_number(size)}` must be a whole number, and `{name}` in it is {expr_text(number)}"
+                raise error("E0401", text, span, help=ROUND)
         top, bottom, expr = size, num(1), size.expr
         while isinstance(expr, dims.Bin) and expr.op == "/" and not dims.is_size_like(top.value):
             by = dims.expr_value(dims.substitute(expr.right, _known(expr.right, scope)))
