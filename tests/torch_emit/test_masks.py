@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -58,6 +60,27 @@ def test_each_layer_has_its_own_window() -> None:
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen(40, 2 * (i + 1)))
         x = x + attention.out(y.transpose(1, 2).flatten(2))
     close(made(tokens), made.head(made.norm(x)))
+
+
+@pytest.mark.parametrize("shape", ["", "[time]", "[batch, time]"])
+def test_a_mask_in_blocks_has_as_many_rows_as_what_it_reads(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mask, given = ("causal & window(3) & keys(t)", f", t: bool{shape}") if shape else ("causal & window(3)", "")
+    text = f"""model m(x: float[batch, time, 32]{given}) -> [batch, time, 32] {{
+  for i in 2 {{ x = x + (x -> mha(heads: 2, mask: {mask})) }}
+  return x
+}}"""
+    made = module(spec(text))
+    names = made.forward.__globals__
+    right, rows = names["mask_of"], []
+
+    def mask_of(rule: Any, batch: int, *rest: Any) -> Any:
+        rows.append(batch)
+        return right(rule, batch, *rest)
+
+    monkeypatch.setitem(names, "mask_of", mask_of)
+    t = torch.arange(7) % 3 > 0
+    made(torch.randn(2, 7, 32), *([t] if shape == "[time]" else [t.expand(2, -1)] if shape else []))
+    assert rows == [2 if shape == "[batch, time]" else 1]
 
 
 def test_dropout_in_training() -> None:

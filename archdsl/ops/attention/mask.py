@@ -156,7 +156,7 @@ class MaskTensor(Primitive):
             name += f"_{hashlib.sha256(repr(seen).encode()).hexdigest()[:6]}"
         rule = e.define(name, {"b": "Tensor", "query": "Tensor", "key": "Tensor", **writer.types}, seen)
         given = writer.given.values()
-        rows = [v.shape[0] for v in node.inputs[2:] if isinstance(v, Value)]
+        rows = [v.shape[0] for v in node.inputs[2:] if isinstance(v, Value) and v.rank == 2]
         batch = rows[0] if rows else 1
         parts = in_documents(mask) if e.varlen else None
         more: dict[str, Any] = {"causal": True} if parts and "causal" in parts else {}
