@@ -29,6 +29,7 @@ MADE = (
     "{a} -> layernorm as n{i}",
     "{a} -> mlp(hidden: 8) as n{i}",
     "softmax({a})",
+    "{a} // 2",
     "one_hot(4)(argmax({a})) * {b}",
 )
 """Tensors of [batch, time, 4] made of others."""
