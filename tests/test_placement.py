@@ -124,6 +124,48 @@ def test_what_cannot_be_cut(body: str, why: str) -> None:
     assert all(p.kind in ("replicated", "vocab") for p in found.values()), why
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "h = x -> linear(64)  y = cast(h, float32) -> gelu  x += y -> cast_like(x) -> linear(width)",
+        "h = x -> linear(64)  y = (x -> linear(64)) -> cast_like(h)  x += (y * h) -> linear(width)",
+    ],
+)
+def test_what_is_cut_in_another_type(body: str) -> None:
+    text = f"""
+    block layer(x: [batch, time, width]) -> [batch, time, width] {{ {body} }}
+    model m {{ vocab: 60  context: 16  width: 32  blocks: layer  norm: layernorm  head: lm }}
+    """
+    found = partition(archdsl.load(text=text)).placements
+    weights = {path: p.kind for path, p in found.items() if path.startswith("blocks") and path.endswith("weight")}
+    assert weights == dict.fromkeys(weights, "column") | {"blocks.0.linear.weight": "row"}
+
+
+DIVIDED = {
+    "linear(64) -> gelu -> linear(width)": True,
+    "linear(width)": False,
+    "linear(64) -> layernorm -> linear(width)": False,
+    "layernorm -> linear(64) -> gelu -> linear(width)": False,
+    "linear(64) -> gelu -> linear(width) -> gelu": False,
+}
+
+
+@pytest.mark.parametrize("vocab", [60, 64, 32])
+@pytest.mark.parametrize("body", DIVIDED)
+def test_experts_are_cut_as_a_whole_or_not_at_all(body: str, vocab: int) -> None:
+    """Also where their matrices have as many rows as there are tokens."""
+    text = f"""
+    block expert(x: [..., width]) -> [..., width] {{ return x -> {body} }}
+    block layer(x: [..., width]) -> [..., width] {{ x += x -> moe(experts: 4, top_k: 2, expert: expert) }}
+    model m {{ vocab: {vocab}  context: 16  width: 32  blocks: layer  norm: layernorm  head: lm }}
+    """
+    found = partition(archdsl.load(text=text)).placements
+    hidden = {path: p.hidden for path, p in found.items() if ".experts." in path}
+    cut = {"linear.weight": 1, "linear.bias": 1, "linear_2.weight": 2} if DIVIDED[body] else {}
+    assert hidden == {path: cut.get(path.partition(".experts.")[2]) for path in hidden}
+    assert {p.kind for path, p in found.items() if ".experts." in path} == {"expert"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name.partition(":")[2] for name in sample()])
 def test_zoo(name: str) -> None:

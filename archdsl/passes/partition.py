@@ -430,9 +430,12 @@ class _Partitioner:
                     for path in {node.weights[name].path for name in parts.weights} - read:
                         rows.add(int(parts.sizes[0]))
                         yield path, Placement("vocab", 0, path.rpartition(".")[0])
+        within = {number for _, _, numbers in self.applied for number in numbers}
         for number, parts in self.opened.items():
             node = self.nodes[number]
-            if number in self.closed and isinstance(node, FlatOp) and {int(n) for n in parts.sizes} <= rows:
+            if number not in self.closed or number in within:
+                continue
+            if isinstance(node, FlatOp) and {int(n) for n in parts.sizes} <= rows:
                 yield from ((node.weights[n].path, Placement("vocab", a, node.path)) for n, a in parts.weights.items())
 
     def sizes(self) -> Iterator[tuple[str, Num]]:
