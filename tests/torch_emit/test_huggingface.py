@@ -424,6 +424,28 @@ def test_what_stands_before_the_layers_is_the_librarys(what: str, tmp_path: Path
     assert words in problem.message
 
 
+NO_HEAD = "its output is not made by an LM head: one linear layer over the vocabulary"
+ENDS = {
+    "x -> linear(vocab) -> softmax": NO_HEAD,
+    "x -> linear(vocab) -> flip(-1)": NO_HEAD,
+    "(x -> linear(vocab)) + (x -> linear(vocab))": NO_HEAD,
+    'einsum("b t d, v d -> b t v", x, table)': "`einsum` reads a weight of another module",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_stands_behind_the_layers_is_an_lm_head(end: str, tmp_path: Path) -> None:
+    body = (
+        f"let table = shared(embedding(vocab, 16)) x = tokens -> table for b in 2 * layer {{ x = x -> b }} return {end}"
+    )
+    text = f"{ODD_BLOCKS}model m(vocab = 40)(tokens: token[batch, time]) -> [batch, time, vocab] {{ {body} }}"
+    with pytest.raises(ArchError) as caught:
+        archdsl.to_huggingface(archdsl.load(text=text), tmp_path / "hf", native=False)
+    (problem,) = caught.value.diagnostics
+    assert problem.code == "E0534"
+    assert ENDS[end] in problem.message
+
+
 def test_a_layer_with_two_attentions_has_two_places_in_the_cache(tmp_path: Path) -> None:
     text = """
 block two(x: [batch, time, width]) -> [batch, time, width] {
