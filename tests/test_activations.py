@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -312,9 +313,13 @@ def test_the_command_line_says_it() -> None:
     assert "blocks.0–1.attention" in text
 
 
-def test_a_model_without_layers_has_nothing_to_compute_again() -> None:
-    model: Model = archdsl.load(text="model m(x: [batch, time, 8]) { return x -> linear(8) }")
+def test_a_model_without_layers_has_nothing_to_compute_again(tmp_path: Path) -> None:
+    path = tmp_path / "m.arch"
+    path.write_text("model m(x: [batch, time, 8]) { return x -> linear(8) }")
+    model: Model = archdsl.load(path)
     said = memory(model, checkpoint="full")
     assert said.activations is None
     assert said.no_activations is not None
     assert "layers" in said.no_activations
+    shown = CliRunner().invoke(app, ["estimate", str(path), "--checkpoint", "full", "--dtype", "float32"])
+    assert said.no_activations in " ".join(shown.output.split())

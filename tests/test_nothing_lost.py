@@ -110,6 +110,29 @@ def test_what_a_killed_process_left_goes_with_the_next_run(tmp_path: Path) -> No
     assert path.read_text() == "new"
 
 
+def test_what_a_process_of_somebody_else_left_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs, though no signal may be sent to it."""
+
+    def kill(process: int, number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    theirs = tmp_path / f".a.txt.7.x{BESIDE}"
+    theirs.write_text("half")
+    monkeypatch.setattr(os, "kill", kill)
+    write_text(tmp_path / "a.txt", "new")
+    assert theirs.read_text() == "half"
+
+
+def test_a_file_that_may_not_be_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its folder would let another take its place."""
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(PermissionError, match=r"a\.txt"):
+        write_text(path, "new")
+    assert contents(tmp_path) == {"a.txt": b"old"}
+
+
 def test_the_mode_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")

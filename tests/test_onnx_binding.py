@@ -120,3 +120,10 @@ def test_a_graph_that_fails_is_a_diagnostic() -> None:
     session.run_with_iobinding.side_effect = RuntimeError("Failed to allocate memory for requested buffer of size 64")
     with pytest.raises(ArchError, match="memory ran out: 64 bytes"):
         BoundSession(session).run({})
+
+
+def test_what_is_no_failure_of_the_runtime_is_raised_as_it_is() -> None:
+    session = Mock(run_with_iobinding=Mock(side_effect=KeyError("x")))
+    session.configure_mock(get_inputs=list, get_outputs=list, get_providers=lambda: ["CPUExecutionProvider"])
+    with pytest.raises(KeyError):
+        BoundSession(session).run({})

@@ -25,6 +25,7 @@ from archdsl.ir.weights import weights
 from archdsl.passes.checkpoint import Checkpoint
 from archdsl.passes.decode import planned
 from archdsl.passes.flatten import flatten
+from archdsl.report.tables import plain_text, roofline_view
 from archdsl.resources import zoo_files
 
 MODELS = (
@@ -565,6 +566,7 @@ def test_a_file_without_the_peak_of_some_kernels_has_its_lowest_for_them() -> No
     low, wide = (estimate(model, Cluster(own), plan, seq=8) for model in models)
     note = "the device's file has no peak in float32: its lowest is taken"
     assert (note in low.notes, note in wide.notes) == (False, True)
+    assert note in " ".join(plain_text(*roofline_view(wide)).split())
     assert low.training.seconds > 0
     assert wide.training.seconds == pytest.approx(low.training.seconds)
 

@@ -18,6 +18,7 @@ from archdsl import api
 from archdsl.backends.torch import emit
 from archdsl.diagnostics import ArchError
 from archdsl.diagnostics.render import render_concise, render_github, render_text
+from archdsl.files import MAX_JSON, read_json
 
 SPEC = """\
 # {doc}
@@ -361,6 +362,23 @@ def test_pipes_and_devices_are_not_read(command: str, tmp_path: Path, monkeypatc
         assert done.exit_code == 2, done.output
         assert UNENDING[command] in done.output
         assert "not a regular file" in done.output
+
+
+HOSTILE = {
+    "lists in lists": ("[" * 150 + "]" * 150, "nested more than 100 deep"),
+    "objects in objects": ('{"a":' * 150 + "1" + "}" * 150, "nested more than 100 deep"),
+    "far too many of them": ("[" * 200_000 + "]" * 200_000, "nested more than 100 deep"),
+    "a number of many digits": ("[" + "7" * 200 + "]", "a number has 200 digits"),
+    "a file of many bytes": ('["' + "a" * 4_000 + '"]', "larger than 3,000 bytes"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_json_file_is_refused(what: str, tmp_path: Path) -> None:
+    text, words = HOSTILE[what]
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises((OSError, ValueError), match=words):
+        read_json(tmp_path / "a.json", 3_000 if "bytes" in words else MAX_JSON)
 
 
 OF_THE_PACKAGE = {"resources.py", "zoo.py", "load.py", "helpers.py", "files.py", "generate.py", "hardware/__init__.py"}
