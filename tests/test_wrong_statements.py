@@ -932,6 +932,39 @@ STATEMENTS = {
         "E0404",
         "a list has at most 20,000 elements, and this would have 20,002",
     ),
+    "a block among sizes": (
+        body("return x -> unflatten(2, [relu, 4])"),
+        "E0203",
+        "`unflatten` takes whole numbers as `sizes`, and the block `relu` was given",
+    ),
+    "a mask of other keys": (
+        body("return x -> mha(heads: 1, mask: keys(x[:, :3, 0] > 0))"),
+        "E0403",
+        "the mask `keys(tensor)` speaks of 3 positions, but there are time keys",
+    ),
+    "a pattern of very many axes": (
+        body(f'return einsum("{", ".join(f"a{i} b{i} c{i}" for i in range(18))} -> a0 b0 c0", {", ".join("x" * 18)})'),
+        "E0204",
+        "`einsum` takes at most 52 different axes",
+    ),
+    "a capacity of one token": (
+        body("y = x[0, 0] -> moe(experts: 4, top_k: 2, capacity: 1.5, expert: mlp(hidden: 8)) return x + y"),
+        "E0302",
+        "a capacity is a share of many tokens, and x is one: [8]",
+    ),
+    "divisors of other pairs": (
+        body(
+            "return x -> mha(heads: 2, "
+            "position: rope(scaling: longrope(short: [1, 2, 3], long: [1, 2], original: 64, factor: 2)))"
+        ),
+        "E0301",
+        "longrope needs a divisor for each of 2 pairs of channels, and `short` has 3",
+    ),
+    "a law of whole weights in an expression": (
+        body("param w: [8] = 1 + xavier return x * w"),
+        "E0204",
+        "`xavier` cannot stand in an expression: it needs to know the whole weight",
+    ),
     "names for three": (
         body("a, b = x -> split(2, 3, 3) return x"),
         "E0205",
