@@ -96,6 +96,8 @@ MEANT: list[tuple[str, Callable[[Tensor], Tensor]]] = [
     ("gather(x, argsort(x))", lambda x: x.sort(-1).values),
     ("x * cast(float)(indices(8))", lambda x: x * torch.arange(8.0)),
     ('einsum("b q d, b k d -> b q k", x, x)', lambda x: (x[:, :, None] * x[:, None]).sum(-1)),
+    ('einsum("... q d, ... k d -> ... q k", x[:1], x)', lambda x: (x[:1, :, None] * x[:, None]).sum(-1)),
+    ('einsum("... q d, ... k d -> ... q k", x, x[:1])', lambda x: (x[:, :, None] * x[:1, None]).sum(-1)),
     ("matmul(x, x -> transpose(1, 2))", lambda x: (x[:, :, None] * x[:, None]).sum(-1)),
     ("x * stop_gradient(x)", lambda x: x * x),
     ("abs(x) + square(x)", lambda x: (x * x) ** 0.5 + x**2),

@@ -11,7 +11,6 @@ from archdsl.ir.dims import Shape, add, binary, function, num, sub
 from archdsl.ir.graph import OpNode, Value, Weight
 from archdsl.ir.masks import Mask, ahead
 from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, TorchScope, Tree, same, shown
-from archdsl.ir.signature import broadcast
 from archdsl.ir.static import SharedModule, numbers_of
 from archdsl.ops._common import number, number_inputs
 from archdsl.ops.position import Position, arguments, frequencies
@@ -293,13 +292,6 @@ class MaskedBias(Primitive):
     elementwise = True
     adds_mask = True
     chosen = (0,)
-
-    def check(self, call: Application) -> None:
-        if not isinstance(call.inputs[0], Value):
-            raise call.error("E0203", "the bias of `masked_bias` is a tensor, and a number was given")
-
-    def shapes(self, call: Application) -> Sequence[Shape]:
-        return (broadcast(call, "masked_bias"),)
 
     def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
         bias, mask = known

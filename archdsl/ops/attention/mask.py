@@ -322,8 +322,6 @@ class TorchMaskWriter(MaskWriter):
     def leaf(self, mask: Mask, causal: bool) -> Tree:
         if mask.rule in TENSOR_RULES:
             return self.tensor(mask)
-        if mask.rule == "full" and self.key is None:
-            return self.e.py("True")
         rule = RULES[mask.rule]
         distance = "query - key" if causal else "(query - key).abs()"
         condition = re.sub(r"\bdistance\b", distance, rule.condition)
