@@ -12,6 +12,7 @@ from interop.test_lift_operators import Call, Recording, Weighted, compared, lif
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from archdsl.diagnostics import ArchError
 from archdsl.interop.lift.meanings import GATES, Experts, recognized
 from archdsl.syntax.format import format_tree
 
@@ -130,6 +131,24 @@ def part_turned(x: Tensor) -> Tensor:
     return torch.cat([turned_within(x[..., :6]), x[..., 6:]], -1)
 
 
+def other_heads(x: Tensor) -> Tensor:
+    """The first channels of some heads turned, beside the rest of others."""
+    x = torch.cat([x, -x], -1).unflatten(-1, (2, 8))
+    return torch.cat([turned_within(x[..., :6]), x.sin()[..., 6:]], -1)
+
+
+def grouped_turned(x: Tensor) -> Tensor:
+    """Halves of the channels of [batch, time, groups, heads, width]."""
+    x = x.unflatten(-1, (1, 2, 4))
+    at = torch.cat([angles(x.shape[1], 4)] * 2, -1)[:, None, None]
+    a, b = x.chunk(2, -1)
+    return x * at.cos() + torch.cat([-b, a], -1) * at.sin()
+
+
+def complex_pairs(x: Tensor, turns: Tensor) -> Tensor:
+    return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (4, 2))) * turns).flatten(-2)
+
+
 KEPT = torch.cat([angles(40, 8)] * 2, -1)
 COS, SIN = KEPT.cos(), KEPT.sin()
 
@@ -145,6 +164,13 @@ ROWS: dict[str, tuple[Call, str]] = {
     "scale": (attended(lambda s: s * 0.3), "scale: 0.3)"),
     "softcap": (attended(lambda s: torch.tanh(s / 3) * 3), "softcap: 3"),
     "cap of what is hidden": (attended(lambda s: torch.tanh(hidden(future, -50.0)(s)) * 3), "-> tanh"),
+    "scale of values": (attended(lambda s: s * s.abs()), "-> softmax"),
+    "scale below 0": (attended(lambda s: s * -0.3), "-> softmax"),
+    "scale behind a cap": (attended(lambda s: torch.tanh(s / 3) * 3 * 0.5), "-> softmax"),
+    "scale of what is hidden": (attended(lambda s: hidden(future, -1e4)(s) * 0.5), "mask: causal"),
+    "hidden and seen again": (attended(lambda s: hidden(future, -1e4)(s) * 1e-4), "-> softmax"),
+    "cap of values": (attended(lambda s: torch.tanh(s) * s), "-> tanh"),
+    "cap behind a mask": (attended(lambda s: torch.tanh(hidden(future)(s)) * 3), "-> tanh"),
     "hidden": (attended(hidden(future)), "mask: causal"),
     "hidden a little": (attended(hidden(future, -5.0)), "-> softmax"),
     "hidden by values": (attended(lambda s: s.masked_fill(s > 0.5, -1e9)), "-> softmax"),
@@ -191,6 +217,21 @@ ROWS: dict[str, tuple[Call, str]] = {
         "concat(",
     ),
     "rope of a table": (looked_up, "-> rope\n"),
+    "turned by values": (lambda x: x * x.cos() + torch.cat([-x[..., 4:], x[..., :4]], -1) * x.sin(), "-> sin"),
+    "turned by numbers": (
+        lambda x: torch.cat([x[..., :4] * 2 - x[..., 4:] * 3, x[..., 4:] * 2 + x[..., :4] * 3], -1),
+        "concat(",
+    ),
+    "rope within groups": (grouped_turned, "concat("),
+    "other halves than were turned": (
+        lambda x: torch.cat([turned(x[..., :4]), x[..., 2:6]], -1),
+        "rope",
+    ),
+    "other heads than were turned": (other_heads, "rope"),
+    "parts of five axes": (
+        lambda x: x.unflatten(-1, (2, 1, 4))[..., 1:].transpose(1, 2).transpose(2, 3).flatten(3),
+        "[..., 1:] -> transpose(1, 2)",
+    ),
 }
 
 
@@ -208,6 +249,23 @@ def test_operators_together_give_their_numbers(rows: Recording) -> None:
     compared(rows.whole, [call for call, _ in ROWS.values()])
 
 
+@pytest.mark.parametrize(
+    "turns",
+    [
+        lambda x: torch.view_as_complex(x.sin().unflatten(-1, (4, 2))),
+        lambda _: torch.polar(TENTHS, TENTHS),
+        lambda x: torch.polar(torch.ones(4), angles(x.shape[1], 8).flip(0)),
+        lambda x: torch.complex(angles(x.shape[1], 8), TENTHS.expand(x.shape[1], -1)),
+        lambda x: torch.polar(torch.ones(4), angles(x.shape[1], 8)).real * torch.polar(TENTHS, TENTHS),
+    ],
+    ids=["of values", "everywhere the same", "backwards", "with a gain", "with a gain and a turn"],
+)
+def test_complex_numbers_that_are_no_rope_are_refused(turns: Of) -> None:
+    module = Weighted(lambda _, x: complex_pairs(x, turns(x)))
+    with pytest.raises(ArchError, match=r"E0542.*`view_as_real` of .* has no words"):
+        lifted(recorded(module))
+
+
 def with_sink(m: Weighted, x: Tensor) -> Tensor:
     """A score for each query that no value has, as transformers adds it."""
     q = heads(x, 8)
@@ -217,8 +275,15 @@ def with_sink(m: Weighted, x: Tensor) -> Tensor:
     return (scores.softmax(-1)[..., :-1] @ q).transpose(1, 2).flatten(2)
 
 
+def own_norm(x: Tensor) -> Tensor:
+    x = x - x.mean(-1, keepdim=True)
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5)
+
+
 WEIGHTED: dict[str, tuple[Callable[[Weighted, Tensor], Tensor], str]] = {
     "sink": (with_sink, "sink: row"),
+    "norm": (lambda m, x: own_norm(x) * m.row + m.shift, "layernorm as"),
+    "gain of a norm": (lambda m, x: own_norm(x) * m.row, "layernorm(bias: false)"),
     "padded before": (lambda m, x: F.conv1d(F.pad(x.mT, (2, 0)), m.kernel).mT, "padding: causal"),
     "padded and cut": (lambda m, x: F.conv1d(x.mT, m.kernel, padding=2)[..., : x.shape[1]].mT, "padding: causal"),
     "padded too far": (lambda m, x: F.conv1d(F.pad(x.mT, (3, 0)), m.kernel).mT, "pad(axis: -2, before: 3)"),

@@ -45,7 +45,14 @@ class Weighted(Calls):
     def __init__(self, *calls: Callable[[Weighted, Tensor], Tensor]) -> None:
         super().__init__(*(lambda x, call=call: call(self, x) for call in calls))
         generator = torch.Generator().manual_seed(0)
-        for name, shape in {"square": (8, 8), "wide": (8, 12), "row": (8,), "one": (1,), "kernel": (4, 8, 3)}.items():
+        for name, shape in {
+            "square": (8, 8),
+            "wide": (8, 12),
+            "row": (8,),
+            "one": (1,),
+            "kernel": (4, 8, 3),
+            "shift": (8,),
+        }.items():
             self.register_parameter(name, nn.Parameter(torch.randn(shape, generator=generator)))
         self.long = nn.Parameter(torch.randn(40, 8, generator=generator))
 

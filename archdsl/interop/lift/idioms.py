@@ -31,6 +31,8 @@ Asks = Callable[[Found, Positions], Found | None]
 
 FAR = -1e4
 """A score from here down is never seen."""
+FAINT = 1e-2
+"""Scores of which so much is left, or more, are not seen where they were not seen before."""
 
 
 class Idiom(NamedTuple):
@@ -61,6 +63,8 @@ def _scaled(by: Callable[[float, float], float]) -> Asks:
     def asks(found: Found, _: Positions) -> Found | None:
         c, o = found["c"], found["o"]
         if not isinstance(c, int | float) or c <= 0 or {*o} - {"scale", "mask"}:
+            return None
+        if "mask" in o and by(1.0, float(c)) < FAINT:
             return None
         kept = {name: value for name, value in o.items() if name != "scale"}
         return {**found, "o": kept, "c": by(float(o.get("scale", 1.0)), float(c))}
@@ -427,23 +431,16 @@ def _rows() -> dict[str, list[tuple[ast.Expr, ast.Expr, Asks | None]]]:
 
 
 def _op(pattern: ast.Expr) -> str:
-    match pattern:
-        case ast.Binary(op):
-            return op
-        case ast.Unary("-"):
-            return "negate"
-        case ast.Call(ast.Name(op)):
-            return op
-    raise ValueError(pattern)
+    if isinstance(pattern, ast.Binary):
+        return pattern.op
+    assert isinstance(pattern, ast.Call)
+    return _id(pattern.function)
 
 
 def rewritten(term: Term, positions: Positions) -> Term:
     """Return a term, whose operands are rewritten already, in the words of the first row that fits, until none does."""
     while fit := next(_fits(term, positions), None):
-        new = _written(*fit, term, positions)
-        if new is term or not isinstance(new, Term):
-            return new
-        term = new
+        term = _written(*fit, term, positions)
     return term
 
 
@@ -526,42 +523,38 @@ def _written(words: ast.Expr, found: Found, was: Term, positions: Positions) -> 
     match words:
         case ast.Name(id="true" | "false" | "causal" as word):
             return word
-        case ast.Name(id="none"):
-            return None
         case ast.Name(id=name):
             return found[name]
         case ast.Number(text):
             return int(text)
         case ast.Unary("-", ast.Number(text)):
             return -int(text)
-        case ast.Call(ast.Name(op), args):
-            tensors: list[Any] = []
-            options: dict[str, Any] = {}
-            weights: dict[str, Value] = {}
-            named: dict[str, Term] = {}
-            for arg in args:
-                value = found[_id(arg.value)] if arg.name == "also" else _written(arg.value, found, was, positions)
-                if arg.name is None:
-                    tensors += [] if value is None else [_uncast(value) if op in IN_FLOAT32 else value]
-                elif arg.name == "also":
-                    named |= {n: v for n, v in value.items() if isinstance(v, Term)}
-                    weights |= {n: v for n, v in value.items() if isinstance(v, Value)}
-                    options |= {n: v for n, v in value.items() if not isinstance(v, Value | Term)}
-                elif (
-                    isinstance(value, Term) and value.op == "param" and arg.name in ("weight", "bias") and op[0] != "_"
-                ):
-                    weights[arg.name] = value.weights[""]
-                elif isinstance(value, Term):
-                    named[arg.name] = value
-                elif isinstance(value, Value):
-                    weights[arg.name] = value
-                else:
-                    options[arg.name] = value
-            plain = was if op.startswith("_") else None
-            low = tensors[0].low if op in IN_FLOAT32 and isinstance(tensors[0], Term) else was.low
-            term = Term(op, tuple(tensors), options, weights, was.shape, was.source, plain, low=low, named=named)
-            return _time_inside(term, positions) if found.get("turned") else term
-    raise ValueError(words)
+    assert isinstance(words, ast.Call)
+    op = _id(words.function)
+    tensors: list[Any] = []
+    options: dict[str, Any] = {}
+    weights: dict[str, Value] = {}
+    named: dict[str, Term] = {}
+    for arg in words.args:
+        value = found[_id(arg.value)] if arg.name == "also" else _written(arg.value, found, was, positions)
+        if arg.name is None:
+            tensors += [] if value is None else [_uncast(value) if op in IN_FLOAT32 else value]
+        elif arg.name == "also":
+            named |= {n: v for n, v in value.items() if isinstance(v, Term)}
+            weights |= {n: v for n, v in value.items() if isinstance(v, Value)}
+            options |= {n: v for n, v in value.items() if not isinstance(v, Value | Term)}
+        elif isinstance(value, Term) and value.op == "param" and arg.name in ("weight", "bias") and op[0] != "_":
+            weights[arg.name] = value.weights[""]
+        elif isinstance(value, Term):
+            named[arg.name] = value
+        elif isinstance(value, Value):
+            weights[arg.name] = value
+        else:
+            options[arg.name] = value
+    plain = was if op.startswith("_") else None
+    low = tensors[0].low if op in IN_FLOAT32 and isinstance(tensors[0], Term) else was.low
+    term = Term(op, tuple(tensors), options, weights, was.shape, was.source, plain, low=low, named=named)
+    return _time_inside(term, positions) if found.get("turned") else term
 
 
 def _id(name: ast.Expr) -> str:
