@@ -151,6 +151,7 @@ def complex_pairs(x: Tensor, turns: Tensor) -> Tensor:
 
 KEPT = torch.cat([angles(40, 8)] * 2, -1)
 COS, SIN = KEPT.cos(), KEPT.sin()
+LONG = [f(torch.cat([angles(80, 8)] * 2, -1)) for f in (torch.cos, torch.sin)]
 
 
 def looked_up(x: Tensor) -> Tensor:
@@ -217,6 +218,11 @@ ROWS: dict[str, tuple[Call, str]] = {
         "concat(",
     ),
     "rope of a table": (looked_up, "-> rope\n"),
+    "tables times a number": (by(lambda time: (COS[torch.arange(time)] * 2, SIN[torch.arange(time)] * 2)), "concat("),
+    "every other row of tables": (
+        by(lambda time: (LONG[0][2 * torch.arange(time)], LONG[1][2 * torch.arange(time)])),
+        "concat(",
+    ),
     "turned by values": (lambda x: x * x.cos() + torch.cat([-x[..., 4:], x[..., :4]], -1) * x.sin(), "-> sin"),
     "turned by numbers": (
         lambda x: torch.cat([x[..., :4] * 2 - x[..., 4:] * 3, x[..., 4:] * 2 + x[..., :4] * 3], -1),
@@ -253,12 +259,13 @@ def test_operators_together_give_their_numbers(rows: Recording) -> None:
     "turns",
     [
         lambda x: torch.view_as_complex(x.sin().unflatten(-1, (4, 2))),
+        lambda x: torch.polar(torch.ones(4), angles(x.shape[1], 8)) + torch.polar(TENTHS, TENTHS),
         lambda _: torch.polar(TENTHS, TENTHS),
         lambda x: torch.polar(torch.ones(4), angles(x.shape[1], 8).flip(0)),
         lambda x: torch.complex(angles(x.shape[1], 8), TENTHS.expand(x.shape[1], -1)),
         lambda x: torch.polar(torch.ones(4), angles(x.shape[1], 8)).real * torch.polar(TENTHS, TENTHS),
     ],
-    ids=["of values", "everywhere the same", "backwards", "with a gain", "with a gain and a turn"],
+    ids=["of values", "sums", "everywhere the same", "backwards", "with a gain", "with a gain and a turn"],
 )
 def test_complex_numbers_that_are_no_rope_are_refused(turns: Of) -> None:
     module = Weighted(lambda _, x: complex_pairs(x, turns(x)))

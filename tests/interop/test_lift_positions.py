@@ -15,7 +15,7 @@ from torch import Tensor, nn  # noqa: E402
 from archdsl.interop.lift import elements  # noqa: E402
 from archdsl.interop.lift.elements import axis  # noqa: E402
 from archdsl.interop.lift.export import TIME, Value, export  # noqa: E402
-from archdsl.interop.lift.positions import Positions, algebra, holds  # noqa: E402
+from archdsl.interop.lift.positions import Positions, algebra, holds, shortest  # noqa: E402
 from archdsl.interop.lift.rotary import Rotary, options, rotary  # noqa: E402
 from archdsl.syntax.format import format_expr  # noqa: E402
 
@@ -92,6 +92,12 @@ MASKS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str | None]] = {
     "bias": (lambda q, k: torch.where(k <= q, -0.5 * (q - k), LOW), None),
     "counted from the end": (lambda q, k: k >= k.shape[-1] - 2, None),
     "half": (lambda q, k: 2 * k <= q, None),
+    "rounded positions": (lambda q, k: (k <= q) & (q.bfloat16() - k.bfloat16() < 300), None),
+    "rounded positions, none that shows": (
+        lambda q, k: (k <= q) & (q.bfloat16() - k.bfloat16() < 50),
+        "causal & window(50)",
+    ),
+    "rounded noughts": (lambda q, k: torch.where(k <= q, 1.0, LOW) + 1e-9 - 1 - 1e-9, None),
 }
 
 
@@ -101,11 +107,21 @@ def test_a_mask_is_read_from_its_comparisons(kind: str) -> None:
     assert mask_of(Masked(mask)) == expected
 
 
+@pytest.mark.parametrize("queries", [lambda time: 3, lambda time: time + 2])
+def test_a_mask_of_fewer_or_more_queries_than_keys_is_none(queries: Callable[[int], int]) -> None:
+    """The algebra has one axis of positions for both."""
+    positions, value = made(lambda time: torch.arange(time) <= torch.arange(queries(time))[:, None])
+    assert positions.mask(value) is None
+    positions, value = made(lambda time: torch.arange(time) <= torch.arange(time)[:, None])
+    assert positions.mask(value) is not None
+
+
 def test_a_mask_that_the_module_keeps() -> None:
     assert mask_of(Masked(lambda q, k: k <= q, size=64)) == "causal"
     assert mask_of(Masked(lambda q, k: (k <= q) & (q - k < 50), size=64)) == "causal & window(50)"
     assert mask_of(Masked(lambda q, k: torch.where(k <= q, 0.0, LOW), size=64)) == "causal"
     assert mask_of(Masked(lambda q, k: (k <= q) & ~((q == 40) & (k == 3)), size=64)) is None
+    assert mask_of(Masked(lambda q, k: (k <= q) & ((q - k) % 2 == 0), size=64)) is None
 
 
 Q, K = axis(0), axis(1)
@@ -333,9 +349,34 @@ def test_a_scaling_is_found_again(kind: str) -> None:
 
 
 def test_frequencies_without_a_formula_have_no_options() -> None:
+    """Whatever the configuration says; with a theta of 1 it says nothing."""
     found = turned(Turned(torch.tensor([1.0, 0.5, 0.3, 0.01]), "halves"))
     assert found is not None
     assert options(found) is None
+    assert options(found, {"rope_theta": 1.0, "factor": 4.0}) is None
+
+
+def test_tables_of_rounded_angles_are_no_rope() -> None:
+    class Rounded(Turned):
+        def tables(self, time: int) -> tuple[Tensor, Tensor]:
+            angles = torch.outer(torch.arange(time).float(), self.waves).repeat(1, 2).bfloat16()
+            return angles.float().cos(), angles.float().sin()
+
+    assert turned(Rounded(0.3 ** torch.arange(4), "halves")) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "within", "expected"),
+    [
+        (1 / 3, 1e-2, 0.33),
+        (2.0000001, 1e-6, 2),
+        (-499_999.9, 1e-6, -500_000),
+        (0.1 + 0.2, 0.0, 0.30000000000000004),
+        (float("inf"), 1e-6, float("inf")),
+    ],
+)
+def test_the_shortest_number_near_one(number: float, within: float, expected: float) -> None:
+    assert shortest(number, within) == expected
 
 
 CHAINS: dict[str, Callable[[int], Tensor]] = {
@@ -354,6 +395,7 @@ CHAINS: dict[str, Callable[[int], Tensor]] = {
     "logarithms": lambda time: torch.log2(torch.arange(1, time + 1).float()).floor() - torch.arange(time).sqrt(),
     "relative": lambda time: torch.arange(1 - time, 1)[None] * torch.ones(2, 1),
     "largest": lambda time: torch.arange(time) - torch.arange(time).max(),
+    "kept axes": lambda time: grid(time).amax(-1, keepdim=True) - grid(time).amin(0, keepdim=True),
     "rounded to nought": lambda time: ((torch.arange(time) - 3) / 2).to(torch.int64),
 }
 
@@ -381,6 +423,7 @@ def turns(time: int) -> Tensor:
 
 
 PAIR = torch.tensor([1.0, 0.3])
+POLES = torch.polar(PAIR, PAIR)
 aten = torch.ops.aten
 FORMULAS: dict[str, Callable[[int], Tensor]] = {
     "__and__": lambda time: even(time) & far(time),
@@ -595,6 +638,12 @@ UNREAD: dict[str, Callable[[int], Tensor]] = {
     "sorted": lambda time: line(time).sort(descending=True)[0],
     "a matrix of two numbers": lambda time: torch.ones(5, 5).tril().triu(-1) + torch.ones(5, 5).triu(3),
     "complex numbers": lambda time: torch.complex(line(time), line(time)).real,
+    "sums of complex numbers": lambda time: (turns(time) + torch.polar(torch.ones(time), -line(time))).real,
+    "complex numbers times i": lambda time: (turns(time) * 1j).real,
+    "kept complex numbers": lambda time: POLES.real * torch.arange(time)[:, None],
+    "none": lambda time: torch.cat([torch.zeros(0), line(time)]),
+    "largest with its place": lambda time: grid(time).max(-1).values,
+    "cut to whole threes": lambda time: torch.arange(time)[: time - time % 3].view(-1, 3),
     "many choices": lambda time: sum(
         (torch.where(torch.arange(time) % n == 0, n, 0) for n in range(2, 11)), torch.zeros(time)
     ),

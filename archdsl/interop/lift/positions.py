@@ -497,10 +497,9 @@ def holds(mask: ast.Expr, query: Any, key: Any) -> Any:
             return masks.holds(word, [int(a.value.text) for a in args], query, key) & (query == query)  # type: ignore[union-attr]
         case ast.Unary(operand=inner):
             return holds(inner, query, key) ^ True
-        case ast.Binary(op=op, left=left, right=right):
-            a, b = holds(left, query, key), holds(right, query, key)
-            return a & b if op == "&" else a | b
-    raise TypeError(mask)
+    assert isinstance(mask, ast.Binary)
+    a, b = holds(mask.left, query, key), holds(mask.right, query, key)
+    return a & b if mask.op == "&" else a | b
 
 
 def _agree(condition: Any, mask: ast.Expr, query: Any, key: Any, numbers: Sequence[int]) -> bool:

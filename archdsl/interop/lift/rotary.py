@@ -242,9 +242,6 @@ def _scaled(found: Rotary, hints: dict[str, list[Number]]) -> tuple[float, tuple
         for theta in plain:
             if fits(frequencies(theta, dims)):
                 return theta, None
-        for theta, factor in product(hints["theta"], factors) if dims > 2 else ():
-            if fits(frequencies(theta * factor ** (dims / (dims - 2)), dims)):
-                return theta, ("ntk", {"factor": factor})
         factor = shortest(1 / waves[0], CLOSE)
         for theta in [*hints["theta"], *_theta([w / waves[0] for w in waves], dims)]:
             if fits(w / factor for w in frequencies(theta, dims)):
