@@ -162,6 +162,8 @@ ROWS: dict[str, tuple[Call, ...]] = {
         lambda x: torch.add(x, x.flip(-1), alpha=0.5),
         lambda x: torch.add(x, torch.tensor(2.0), alpha=3),
         lambda x: 1 + x,
+        lambda x: torch.tensor(0.0) + x.sin(),
+        lambda x: torch.tensor(1.0) * x.cos() + 1,
     ),
     "addmm": (
         lambda x: torch.addmm(x[:, 0], x[:, 0], x[:, 1].t() @ x[:, 1]),
@@ -333,7 +335,11 @@ ROWS: dict[str, tuple[Call, ...]] = {
     "minimum": (lambda x: torch.minimum(x, x.flip(-1)),),
     "mish": (F.mish,),
     "mm": (lambda x: torch.mm(x[:, 0], x[:, 0].t()),),
-    "mul": (lambda x: x * x.flip(-1), lambda x: 2 * x, lambda x: x * SEVERAL),
+    "mul": (
+        lambda x: x * x.flip(-1),
+        lambda x: 2 * x,
+        lambda x: x * SEVERAL,
+    ),
     "multiply": (lambda x: torch.multiply(x, 2),),
     "mv": (lambda x: torch.mv(x[0], x[0, 0]),),
     "narrow": (lambda x: x.narrow(-1, 1, 3), lambda x: x.narrow(-1, -3, 2), lambda x: x.narrow(1, 0, 2)),
@@ -530,6 +536,7 @@ WEIGHTED: dict[str, tuple[Callable[[Weighted, Tensor], Tensor], ...]] = {
         lambda m, x: F.embedding(torch.arange(8) % 8, m.square) + x[:, :1],
         lambda m, x: F.embedding(x.argmax(-1), x[0]),
         lambda m, x: x + F.embedding(torch.arange(x.shape[1]), m.long),
+        lambda m, x: x + F.embedding(torch.arange(x.shape[1])[None], m.long)[None],
         lambda m, x: x + F.embedding(torch.arange(2, x.shape[1] + 2)[None], m.long),
         lambda m, x: F.embedding(torch.arange(x.shape[1])[None], m.long).mul(m.row).unsqueeze(0) * x,
         lambda m, x: F.embedding(torch.arange(x.shape[1])[None], m.long).transpose(1, 2) * x.mT,
@@ -557,6 +564,9 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "all": (lambda x: (x > 0).all(-1), "`all` of [[batch, time, 8]] has no words"),
     "another type": (lambda x: x.view(torch.int32), "the bits of a tensor as another type"),
     "bits": (lambda x: torch.bitwise_not(x.long()), "an operator of bits"),
+    "two numbers": (lambda x: x + torch.tensor(2.0) * x.shape[1], "an operator of two numbers"),
+    "dropout1d": (lambda x: F.dropout1d(x, 0.1), "dropout that is on outside training"),
+    "nothing, seen otherwise": (lambda x: x[..., :0].reshape(0, 3), "a view of [batch, time, 0] as [0, 3]"),
     "cubic norm": (lambda x: x.norm(p=3, dim=-1), "the norm of power 3"),
     "native_dropout": (
         lambda x: F.dropout(x, 0.1),
@@ -619,7 +629,7 @@ def operators(exported: Exported) -> set[str]:
 
 WRITES = {
     "add", "copy", "empty", "empty_like", "index", "index_select", "lift_fresh_copy", "masked_fill", "maximum",
-    "new_empty", "part of an empty", "where",
+    "new_empty", "part of an empty", "where", "two numbers", "dropout1d",
 }  # fmt: skip
 """Rows that write into tensors, or make one of a list. A recording that does is made another one, in which some
 operators are others."""
@@ -688,6 +698,47 @@ def test_an_axis_of_one_that_no_word_has_is_refused() -> None:
     module = Weighted(lambda m, x: F.embedding(torch.arange(x.shape[1])[None], m.long).softmax(0) + x)
     with pytest.raises(ArchError, match="an operation along an axis that is two in one, or one of size 1"):
         lifted(recorded(module))
+
+
+# --- types ------------------------------------------------------------------------------------------------------------
+
+TYPED: dict[str, tuple[Call, str]] = {
+    "sums in float32": (
+        lambda x: x.float().cumsum(1).to(x.dtype) * x,
+        "(x -> cast(float32) -> cumsum(axis: 1) -> cast(float)) * x",
+    ),
+    "the type of another": (lambda x: x.float().sin().type_as(x) + x, "(x -> cast(float32) -> sin -> cast(float)) + x"),
+    "shares in float32": (
+        lambda x: x.softmax(-1, dtype=torch.float32).cumsum(1).to(x.dtype),
+        "x -> cast(float32) -> softmax -> cumsum(axis: 1) -> cast(float)",
+    ),
+    "logarithms in float32": (
+        lambda x: x.log_softmax(1, dtype=torch.float32),
+        "x -> cast(float32) -> log_softmax(axis: 1)\n",
+    ),
+    "float32 to the end": (lambda x: (x.float() + 1) * 2, "((x -> cast(float32)) + 1) * 2"),
+    "there and back": (lambda x: x.float().to(x.dtype) * 2, "return x * 2"),
+    "one type": (lambda x: x.to(x.dtype).contiguous().cumsum(1), "return x -> cumsum(axis: 1)"),
+    "a norm in float32": (
+        lambda x: F.layer_norm(x.float(), (8,)).to(x.dtype),
+        "return x -> cast(float32) -> layernorm(weight: false, bias: false) -> cast(float)\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_a_module_in_bfloat16_computes_in_the_types_that_it_names(name: str) -> None:
+    call, words = TYPED[name]
+    module = Calls(call)
+    exported = export(module, {"x": torch.randn(3, 7, 8)}, {"x": ("batch", "time", None)})
+    text = format_tree(lifted(exported).tree)
+    assert words in text
+    ours = archdsl.to_torch(text=text).eval()
+    x = torch.randn(2, 60, 8, generator=torch.Generator().manual_seed(0))
+    for kind in (torch.float32, torch.bfloat16):
+        (a,), b = module(x.to(kind)), ours.to(kind)(x.to(kind))
+        assert a.dtype == b.dtype
+        torch.testing.assert_close(b, a, rtol=1e-6 if kind == torch.float32 else 1e-2, atol=1e-6)
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------

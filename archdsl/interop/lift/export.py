@@ -164,18 +164,51 @@ def export(
     inputs, results, calls = _flattened(program, names, lengths)
     typed = False
     with suppress(ArchError):
-        others: list[Value] = []
         if types:
             low = {name: x.bfloat16() if x.is_floating_point() else x for name, x in example.items()}
             with _in_bfloat16(module):
                 second, _ = _recorded(module, low, axes, declarations, decomposed)
-            others = _flattened(second, *_open_axes(second, low, axes))[2]
-        typed = [v.op for v in calls] == [v.op for v in others]
-        for value, other in zip(calls, others, strict=True) if typed else ():
-            value.low = other.dtype
+            given, ends, others = _flattened(second, *_open_axes(second, low, axes))
+            typed = [v.op for v in calls] == [v.op for v in others]
+        if typed:
+            for value, other in zip((*inputs, *calls), (*given, *others), strict=True):
+                value.low = other.dtype
+            casts: dict[tuple[Value, torch.dtype | None], Value] = {}
+            for value, other in zip(calls, others, strict=True):
+                value.args, value.options = _read_as((value.args, value.options), other.operands(), casts)
+            results = _read_as(results, (v for _, v in ends), casts)
     return Exported(
         module, tuple(inputs), tuple(results), frozenset(map(str, names.values())), lengths, typed, decomposed
     )
+
+
+def _read_as(tree: Any, others: Iterable[Value], casts: dict[tuple[Value, torch.dtype | None], Value]) -> Any:
+    """What an operator reads, each number in the type that it is read in where the weights are bfloat16, which `others`
+    have. Copies among real numbers are between two values wherever one is read in another type, and nowhere else: a
+    recording in float32 takes a value and its copy in float32 for one."""
+    types = iter(others)
+
+    def read(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {k: read(v) for k, v in part.items()}
+        if isinstance(part, list | tuple):
+            return type(part)(map(read, part))
+        if not isinstance(part, Value):
+            return part
+        kind, root = next(types, part).dtype, part
+        while root.op in COPIES and _real(root) and root.dtype == root.args[0].dtype:
+            root = root.args[0]
+        if not _real(root) or root.low in (None, kind):
+            return root
+        cast = Value("to", (root, torch.float32), shape=part.shape, dtype=part.dtype, places=part.places)
+        cast.frames, cast.index, cast.low, cast.call = part.frames, part.index, kind, torch.ops.aten.to.dtype
+        return casts.setdefault((root, kind), cast)
+
+    return read(tree)
+
+
+def _real(value: Value) -> bool:
+    return value.dtype is not None and value.dtype.is_floating_point
 
 
 @contextmanager

@@ -323,13 +323,20 @@ class Lowering:
 
     def do_softmax(self, value: Value, x: Value, axis: int, dtype: Any = None, *rest: Any) -> Term:
         axis = self._axis(x, axis)
-        return self._made(value, "softmax", (self.term(x),), {} if axis == -1 else {"axis": axis})
+        return self._made(value, "softmax", (self._in_float32(value, x),), {} if axis == -1 else {"axis": axis})
+
+    def _in_float32(self, value: Value, x: Value) -> Term:
+        """The operand of an operator whose results are float32 by themselves; here they have the operand's type."""
+        term = self.term(x)
+        if value.low != torch.float32 or term.low in (None, torch.float32):
+            return term
+        return Term("cast", (term,), {"dtype": "float32"}, shape=term.shape, source=value)
 
     do__softmax = do_softmax
 
     def do_log_softmax(self, value: Value, x: Value, axis: int, dtype: Any = None) -> Term:
         axis = self._axis(x, axis)
-        return self._made(value, "log_softmax", (self.term(x),), {} if axis == -1 else {"axis": axis})
+        return self._made(value, "log_softmax", (self._in_float32(value, x),), {} if axis == -1 else {"axis": axis})
 
     do__log_softmax = do_log_softmax
 
