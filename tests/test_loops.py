@@ -292,3 +292,43 @@ def test_a_name_around_a_loop_is_suggested() -> None:
     }"""
     (found,) = archdsl.check(text=text)
     assert found.help == "did you mean `parts_of_it`?"
+
+
+def test_each_step_of_a_scan_draws_for_itself() -> None:
+    """Also in a block within a block, of whose inputs no step changes any."""
+    text = """
+block fixed(m: [batch, 8]) -> [batch, 8] { return m -> dropout(0.5) }
+block cell(h: [batch, 8], m: [batch, 8]) -> [batch, 8] { return h + (m -> linear(8) -> fixed) }
+model m(x: float[batch, time, 8], m: float[batch, 8]) -> [batch, time, 8] {
+  y = scan h: [batch, 8] = 0 for x_t in x { h = cell(x_t + 0 * h, m)  emit h }
+  return y - x
+}"""
+    torch.manual_seed(0)
+    made = archdsl.to_torch(text=text)
+    x, m = torch.randn(2, 6, 8), torch.randn(2, 8)
+    drawn = (made.train()(x, m).abs() < 1e-6).flatten(1).float().mean()
+    assert 0.2 < drawn < 0.8
+    steps = (made(x, m).abs() < 1e-6).transpose(0, 1).flatten(1)
+    assert len({tuple(step.tolist()) for step in steps}) == 6
+
+
+def test_what_is_computed_before_a_scan_may_have_the_name_of_what_its_steps_read() -> None:
+    text = """
+block cell(h: [batch, 8], m: [batch, 4, 8]) -> [batch, 8] {
+  raw = m
+  m = m -> linear(8) -> tanh
+  weights = softmax(matmul(m, h -> unsqueeze(-1)) -> squeeze(-1))
+  return tanh(h + sum(raw * unsqueeze(weights, -1), 1))
+}
+model m(x: float[batch, time, 8], m: float[batch, 4, 8]) -> [batch, time, 8] {
+  y = scan h: [batch, 8] = 0 for x_t in x { h = cell(h + x_t, m) as cell  emit h }
+  return y
+}"""
+    torch.manual_seed(0)
+    made: Any = archdsl.to_torch(text=text)
+    x, m, h = torch.randn(2, 5, 8), torch.randn(2, 4, 8), torch.zeros(2, 8)
+    keys, found = made.cell.m(m).tanh(), made(x, m)
+    for t in range(5):
+        h = h + x[:, t]
+        h = torch.tanh(h + ((keys @ h[..., None]).softmax(1) * m).sum(1))
+        torch.testing.assert_close(found[:, t], h)
