@@ -11,6 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import stub_cuda
@@ -127,3 +129,12 @@ def test_what_is_no_failure_of_the_runtime_is_raised_as_it_is() -> None:
     session.configure_mock(get_inputs=list, get_outputs=list, get_providers=lambda: ["CPUExecutionProvider"])
     with pytest.raises(KeyError):
         BoundSession(session).run({})
+
+
+def test_a_tensor_in_bfloat16_is_given_by_its_bits() -> None:
+    session = Mock(get_providers=lambda: ["CPUExecutionProvider"], get_outputs=list)
+    session.configure_mock(get_inputs=lambda: [SimpleNamespace(name="x", type="tensor(bfloat16)")])
+    bits = np.array([0x3F80, 0xC000], np.uint16)  # 1 and -2
+    made = BoundSession(session).tensor("x", bits)
+    assert made.element_type() == onnx.TensorProto.BFLOAT16
+    assert made.shape() == [2]

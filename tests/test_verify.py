@@ -542,6 +542,7 @@ def unrolled(name: str) -> FlatGraph:
 
 
 def flat_mutations(graph: FlatGraph) -> Iterator[Change]:
+    held = [w for n in walk(graph) if isinstance(n, FlatOp) for w in n.weights.values()]
     for i, node in enumerate(graph.nodes):
         yield graph, "nodes", put(graph.nodes, i)
         yield graph, "nodes", put(graph.nodes, i, node, node)
@@ -553,6 +554,10 @@ def flat_mutations(graph: FlatGraph) -> Iterator[Change]:
             yield node, "outputs", node.outputs[:-1]
             for name, w in node.weights.items():
                 yield node, "weights", {**node.weights, name: replace(w, weight=replace(w.weight, shape=(num(3),)))}
+                shape = [d.value for d in w.weight.shape]
+                other = next((o.path for o in held if [d.value for d in o.weight.shape] != shape), None)
+                if other is not None:
+                    yield node, "weights", {**node.weights, name: replace(w, path=other)}
         if isinstance(node, FlatScan):
             yield node, "starts", node.starts[:-1]
             yield node.body, "outputs", node.body.outputs[:-1]
@@ -592,6 +597,15 @@ def test_a_mutation_is_found(mutate: Callable[[Parts], Iterator[Change]]) -> Non
 def test_a_mutation_of_an_unrolled_graph_is_found(name: str) -> None:
     graph = unrolled(name)
     assert found_all(name, list(flat_mutations(graph)), lambda: list(flatten.violations(graph)), 5 * EACH)
+
+
+def test_a_path_of_two_weights_is_found() -> None:
+    graph = unrolled("gpt2")
+    first, second = [n for n in walk(graph) if isinstance(n, FlatOp) and n.weights][1:3]
+    (_, w), (name, x) = next(iter(first.weights.items())), next(iter(second.weights.items()))
+    broken = replace(second, weights={name: replace(x, path=w.path, weight=replace(x.weight, shape=(num(3),)))})
+    nodes = tuple(broken if n is second else n for n in graph.nodes)
+    assert f"`{w.path}` is the path of two weights" in [*flatten.violations(replace(graph, nodes=nodes))]
 
 
 def test_what_was_mutated_is_as_it_was() -> None:
