@@ -193,6 +193,13 @@ def test_rows_that_depend_on_others_are_not_compared_alone(result: str) -> None:
     assert {*report.decode} == {"prefill", "steps"}
 
 
+@pytest.mark.parametrize("result", ["x", "x[:, :time]", "x, x", "x -> transpose(1, 2) -> transpose(1, 2)"])
+def test_an_output_that_is_the_input_stays_what_it_is(result: str) -> None:
+    report = verified(f"model m(x: float[batch, time, 8]) {{ return {result} }}")
+    assert report.agrees
+    assert {d.absolute for part in (report.outputs, report.decode, report.torch_decode) for d in part.values()} == {0}
+
+
 def test_zeros_beside_other_outputs_are_said() -> None:
     text = "model m(width = 4)(x: [batch, width]) { y = x -> linear(width)  return y, (0 * y) -> mean(-1) }"
     report = verified(text, decode=False)

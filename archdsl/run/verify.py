@@ -286,6 +286,7 @@ def _steps(
 
     whole = next(iter(expect(inputs).values()))
     found = _by_steps(decoder.run(inputs, chunks), whole, chunks, axis, dtype)
+    whole = whole.copy()  # it may be the input itself
     last, cut = len(whole) - 1, max(1, prompt // 3)
     if not decoder.padded or prompt == 1:
         return found
