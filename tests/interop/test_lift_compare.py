@@ -184,6 +184,30 @@ def test_what_a_module_writes_into_its_buffers_is_no_result() -> None:
 # --- first values -----------------------------------------------------------------------------------------------------
 
 
+def test_whole_numbers_stay_what_they_are() -> None:
+    module = Two()
+    module.places = nn.Parameter(torch.arange(5), requires_grad=False)
+    moved = compare.perturbed(module)
+    assert torch.equal(moved["places"], torch.arange(5))
+    assert not torch.equal(moved["a.weight"], module.a.weight)
+
+
+class Dropped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.drop, self.norm = nn.Embedding(9, 4), nn.Dropout(0.1), nn.Identity()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return F.dropout(self.drop(self.words(tokens)), 0.2, self.training)
+
+
+def test_dropout_is_what_training_is() -> None:
+    """Its rates are in the spec; that it is on is no difference."""
+    report = archdsl.lift(Dropped(), torch.randint(0, 9, (2, 5)))
+    assert "dropout(0.1) -> dropout(0.2)" in report.text
+    assert not any("dropout" in remark for remark in report.remarks), report.remarks
+
+
 def test_how_weights_are_drawn() -> None:
     luck = np.random.default_rng(0)
     many = {

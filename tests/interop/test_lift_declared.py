@@ -75,6 +75,7 @@ def test_a_block_stands_for_a_loop_over_positions(tmp_path: Path) -> None:
     [
         ("Average", BLOCK.replace("(1 - a)", "(2 - a)"), "gives other numbers"),
         ("Average", BLOCK.replace("decay", "rate"), "is a weight of the"),
+        ("Average", BLOCK.replace("return ys", "return log(ys - 9)"), "gives other numbers: inf apart"),
         ("Averag", BLOCK, "has nothing of a class `Averag`"),
         ("Average", "model m(x: [batch, 4]) -> [batch, 4] { return x }", "only blocks"),
     ],
@@ -88,6 +89,22 @@ def test_a_block_that_does_not_stand_for_the_class_is_refused(
         archdsl.lift(Net(), torch.zeros(2, 5, dtype=torch.int64), declare=[f"{declared}={file}"])
     assert problem.value.diagnostics[0].code == "E0546"
     assert said in problem.value.diagnostics[0].message
+
+
+class Silent(Average):
+    """A recurrence that gives nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 0
+
+
+def test_a_block_is_not_compared_with_zeros(tmp_path: Path) -> None:
+    file = tmp_path / "average.arch"
+    file.write_text(BLOCK.replace("return ys", "return ys * 0"), encoding="utf-8")
+    net = Net()
+    net.average = Silent(16)
+    with pytest.raises(ArchError, match="block that stands for `Silent` cannot be compared: all numbers are zero"):
+        archdsl.lift(net, torch.zeros(2, 5, dtype=torch.int64), declare=[f"Silent={file}"])
 
 
 class Waiting(nn.Module):

@@ -120,6 +120,146 @@ def test_what_differs_in_one_thing_is_not_folded_into_what_it_is_not(what: str) 
     same(changed, found)
 
 
+LOOP = """  for i in n_layer {
+    x = x -> Block(n_head: n_head) as h
+  }
+"""
+JOIN = """block Join(x: [batch, time, width], y: [batch, time, width]) -> [batch, time, width] {
+  return x + y
+}
+
+block Block("""
+WORDS = """block Words(width)(i: int[batch, time]) -> [batch, time, width] {
+  return (i -> embedding(96, width) as t) * 2
+}
+
+block Block("""
+FORMS: dict[str, tuple[str, tuple[tuple[str, str], ...], str]] = {
+    "feed-forward within": (
+        "nanogpt",
+        (
+            (
+                "-> MLP as mlp)",
+                "-> linear(4 * n_embd) as c_fc -> gelu -> linear(n_embd) as c_proj -> dropout(rate: 0.1))",
+            ),
+        ),
+        "mlp(",
+    ),
+    "a norm of the words": ("llama", (("as embed_tokens\n", "as embed_tokens -> rmsnorm as first\n"),), "words(norm"),
+    "a function of the words": (
+        "llama",
+        (("as embed_tokens\n", "as embed_tokens -> gelu\n"),),
+        "as embed_tokens -> gelu",
+    ),
+    "words of a block": (
+        "nanogpt",
+        (
+            (
+                "block Block(",
+                WORDS,
+            ),
+            ("  let wte = shared(embedding(vocab_size, n_embd))\n", ""),
+            ("idx -> wte", "idx -> Words(n_embd) as words"),
+            ("x -> unembed(wte)", "x -> linear(vocab_size) as head"),
+        ),
+        "-> Words(n_embd) as words",
+    ),
+    "no head": (
+        "nanogpt",
+        (
+            ("y = x -> unembed(wte)", "y = x -> relu"),
+            (
+                "(idx: token[batch, time]) -> [batch, time, vocab_size]",
+                "(idx: token[batch, time]) -> [batch, time, n_embd]",
+            ),
+        ),
+        "for i in n_layer",
+    ),
+    "nothing behind the layers": (
+        "nanogpt",
+        (
+            ("  y = x -> unembed(wte)\n  assert causal(y)\n  return y", "  y = x * 2\n  assert causal(y)\n  return y"),
+            ("  x = x -> layernorm(eps: 1e-05) as ln_f\n", ""),
+            (
+                "(idx: token[batch, time]) -> [batch, time, vocab_size]",
+                "(idx: token[batch, time]) -> [batch, time, n_embd]",
+            ),
+        ),
+        "for i in n_layer",
+    ),
+    "slopes by turns behind each layer": (
+        "nanogpt",
+        ((" as h\n", " as h -> leaky_relu(slope: 0.1 * (i + 1))\n"),),
+        "leaky_relu(slope: 0.1 * (i + 1))",
+    ),
+    "two streams": (
+        "nanogpt",
+        ((LOOP, LOOP.replace("    x =", "    z = x * 2\n    x = z -> relu\n    x =")),),
+        "for i in n_layer",
+    ),
+    "sums between layers": (
+        "nanogpt",
+        ((LOOP, LOOP.replace("x = x -> B", "x = x + (x -> B").replace("as h", "as h)")),),
+        "for i in n_layer",
+    ),
+    "a block of two tensors": (
+        "nanogpt",
+        (
+            ("block Block(", JOIN),
+            (
+                "return x + (x -> layernorm(eps: 1e-05) as ln_2 -> MLP as mlp)",
+                "return x -> Join(x -> layernorm(eps: 1e-05) as ln_2 -> MLP as mlp) as join",
+            ),
+        ),
+        "-> Join(",
+    ),
+    "a function called": ("nanogpt", (("  x = x -> gelu\n", "  x = gelu(x)\n"),), "mlp("),
+    "a condition of numbers": (
+        "nanogpt",
+        (("  x = x -> gelu\n", "  x = x -> (if n_embd > 8 then gelu else relu)\n"),),
+        "if ",
+    ),
+    "a loss": (
+        "nanogpt",
+        (("  x = x -> gelu\n", "  x = x -> gelu\n  loss small = 0.01 * (x -> square -> mean -> mean -> mean)\n"),),
+        "loss small",
+    ),
+    "a shortest length": (
+        "nanogpt",
+        (("assert time <= block_size\n", "assert time <= block_size\n  assert time >= 2\n"),),
+        "assert time >= 2",
+    ),
+    "as many heads of keys": ("llama", (("value_heads = 2", "value_heads = 4"),), "num_key_value_heads"),
+    "a function called by name": (
+        "nanogpt",
+        (("x = x -> linear(4 * n_embd) as", "x = linear(4 * n_embd)(x) as"),),
+        "mlp(",
+    ),
+    "numbers that are sizes by chance": (
+        "nanogpt",
+        (
+            ("linear(4 * n_embd)", "linear(128)"),
+            ("linear(3 * n_embd)", "linear(96)"),
+            ("split_heads(n_head)\n  v =", "split_heads(4)\n  v ="),
+        ),
+        "n_head",
+    ),
+}
+"""Of a spec, texts and others in their places, and what stays or is written then."""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_other_forms_of_layers_and_models_stay_what_they_compute(form: str) -> None:
+    name, changes, kept = FORMS[form]
+    text = LIFTED[name]
+    for old, new in changes:
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    found = fold(text)
+    assert kept in format_tree(found.tree)
+    same(text, found)
+
+
 def test_a_number_that_is_equal_by_chance_keeps_its_name() -> None:
     """Where `head_dim` is a number of its own, it is not the quotient that it comes to."""
     text = LIFTED["qwen3"].replace("head_dim = 16", "head_dim = 12")

@@ -411,6 +411,14 @@ class Alone(Stacked):
         return x @ self.inner[0].T
 
 
+class Biased(Other):
+    """Experts of which one bias has another size."""
+
+    def __init__(self) -> None:
+        super().__init__(gate=F.relu)
+        self.inner_bias = nn.Parameter(torch.randn(3, 1))
+
+
 @pytest.mark.parametrize(
     "module",
     [
@@ -418,6 +426,7 @@ class Alone(Stacked):
         Other("inner_bias"),
         Other(gate=lambda a, b: a * b, gated=True),
         Alone(F.relu, False, False, False, False),
+        Biased(),
     ],
 )
 def test_other_experts_are_not_recognized(module: nn.Module) -> None:

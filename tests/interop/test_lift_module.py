@@ -227,6 +227,41 @@ def test_a_module_that_is_too_large_for_memory_needs_smaller_numbers(
     assert found_.message == "`Named` has more than 5 parameters, and no smaller configuration was found"
 
 
+def test_a_module_that_is_too_large_for_memory_is_compared_in_smaller_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is recorded without numbers, in both types."""
+    for place in (modules, lifting):
+        monkeypatch.setattr(place, "MOST_NUMBERS", 100)
+    made = {"args": {"in_features": 3, "out_features": 50}, "inputs": ["input=float[batch,time,3]"]}
+    report = archdsl.lift(nn.Linear, vary={"out_features": [5]}, **made)
+    assert report.verified, report.checks
+    assert [check.configuration for check in report.checks if check.what == "outputs"] == [{"out_features": 5}]
+    assert report.parameters == 200
+
+
+def test_numbers_within_numbers_and_lists_of_layers() -> None:
+    """Of more layers, lists with an item for each are repeated."""
+    whole = {"num_hidden_layers": 3, "text": {"width": 4, "kinds": [1, 2, 3]}, "kinds": ["a", "b", "b"], "other": [1]}
+    paths = modules._number_paths(whole)
+    new = modules._changed(whole, {"num_hidden_layers": 5, "width": 8}, paths)
+    assert new == {
+        "num_hidden_layers": 5,
+        "text": {"width": 8, "kinds": [1, 2, 3]},
+        "kinds": ["a", "b", "b", "a", "b"],
+        "other": [1],
+    }
+    assert whole["text"] == {"width": 4, "kinds": [1, 2, 3]}
+
+
+def test_no_memory_is_no_fault_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    torch.save({}, tmp_path / "a.pt")
+    monkeypatch.setattr(torch, "load", load)
+    with pytest.raises(MemoryError):
+        stored(tmp_path / "a.pt")
+
+
 # --- what is said of a spec -------------------------------------------------------------------------------------------
 
 

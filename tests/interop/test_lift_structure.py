@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +20,7 @@ from archdsl.diagnostics import ArchError
 from archdsl.diagnostics.source import Source
 from archdsl.interop.lift.authors import _statements, parameters, returned
 from archdsl.interop.lift.export import Exported, Value, export
-from archdsl.interop.lift.holes import chosen, filled, opened
+from archdsl.interop.lift.holes import chosen, filled, formula, opened
 from archdsl.interop.lift.holes import written as value
 from archdsl.interop.lift.module import executed
 from archdsl.interop.lift.sizes import fitted
@@ -930,6 +931,17 @@ class Narrowed(Configured):
         return self.c(self.up(self.b(self.down(heads))))
 
 
+class Small(Configured):
+    """A block at one width, which is a formula of fields."""
+
+    def make(self, config: Config) -> None:
+        head = config.width // config.heads
+        self.down, self.b = nn.Linear(config.width, head), Inner(head)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.b(self.down(self.words(tokens)))
+
+
 class Tabled(Configured):
     """A number that no formula gives."""
 
@@ -970,6 +982,7 @@ class Windows(Configured):
     ("kind", "said", "remark"),
     [
         (Narrowed, ("linear(width / heads) as down -> Inner as b -> linear(3 * width) as up", "heads_2 = "), ""),
+        (Small, ("linear(width / heads) as down -> Inner",), ""),
         (Tabled, ("leaky_relu(slope: 0.125)",), "in `tabled` `0.125` is something else in other configurations"),
         (Windows, ("window(3)",), " is something else in other configurations; no formula gives it"),
     ],
@@ -982,3 +995,11 @@ def test_what_differs_between_configurations(kind: type[Configured], said: Seque
     assert found.verified == (not remark)
     assert remark in "; ".join(found.remarks), found.remarks
     assert found.checks[1].passed  # its own outputs
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(True, "true"), (-2, "-2"), (0.5, "0.5"), (sympy.Rational(1, 3), "1 / 3"), (sympy.Integer(3), "3"), (7, "7")],
+)
+def test_numbers_as_the_language_writes_them(number: Any, text: str) -> None:
+    assert format_expr(formula(number)) == text

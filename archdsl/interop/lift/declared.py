@@ -229,7 +229,8 @@ def _apart(
     try:
         return tuple(names), farthest(results, expected[: len(results)])
     except IncomparableError as problem:
-        raise error("E0546", str(problem)) from None
+        text = f"the block that stands for `{type(inner).__name__}` cannot be compared: {problem}"
+        raise error("E0546", text) from None
 
 
 def _probe(declaration: Declaration, hypers: Mapping[str, Any], inputs: Sequence[Tensor]) -> ast.File:

@@ -62,7 +62,8 @@ def result_of(decl: ast.BlockDecl | ast.ModelDecl) -> tuple[Term, dict[str, ast.
     tensor = (decl.header.tensors or ())[0].name
     lets: dict[str, ast.Expr] = {}
     env: dict[str, Term] = {tensor: Input(tensor)}
-    for item in decl.body.items:
+    *items, last = decl.body.items
+    for item in items:
         match item:
             case ast.Assign(names=(target,), value=value) if not isinstance(value, ast.For | ast.Scan):
                 env[target] = _term(value, env)
@@ -72,13 +73,13 @@ def result_of(decl: ast.BlockDecl | ast.ModelDecl) -> tuple[Term, dict[str, ast.
                 lets[item.name] = item.value
             case ast.For():
                 _loop(item, env)
-            case ast.Return(values=(value,)):
-                return _term(value, env), lets
             case ast.Assert():
                 pass
             case _:
                 raise UnreadError
-    raise UnreadError
+    if not isinstance(last, ast.Return) or len(last.values) != 1:
+        raise UnreadError
+    return _term(last.values[0], env), lets
 
 
 def _loop(loop: ast.For, env: dict[str, Term]) -> None:
