@@ -3,13 +3,14 @@ though it looks like that: its numbers."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional
-from torch_emit.emitted import module, spec
+from torch_emit.emitted import module, names_of, spec
 
 from archdsl.api import check, torch_source
 from archdsl.ir.conditions import conditions
@@ -1020,6 +1021,56 @@ def test_lists_of_tensors_and_of_layers_join_and_repeat() -> None:
     text = body("a = for i in 2 { emit x * i } for f in gelu * 2 { x = x -> f } return concat(a + [x])")
     made = functional.gelu(functional.gelu(x))
     torch.testing.assert_close(module(spec(text))(x), torch.cat([0 * x, x, made], -1))
+
+
+LENGTHS = {
+    "a quotient": "time / n; time / m",
+    "rounded down": "time // n; time // m",
+    "rounded up": "ceil(time / (n + 1)); ceil(time / (m + 1))",
+    "rounded twice": "(time + n) // (m + 1); (time + m) // (n + 1)",
+    "a sum": "time // n + m; time // m + n",
+    "a product with a quotient": "(time // n) * m; (time // m) * n",
+    "the smaller": "minimum(time, n); minimum(time, m)",
+    "the smaller, in another order": "minimum(time, n); minimum(m, time)",
+    "the larger": "maximum(time - n, 1); maximum(1, time - m)",
+    "a power": "2 ** n * time; 2 ** m * time",
+    "a square": "n ** 2 * time; m ** 2 * time",
+    "a rounded root": "floor(time ** 0.5 / n) + 1; floor(time ** 0.5 / m) + 1",
+    "below a length": "floor(n / time) + 1; floor(m / time) + 1",
+    "below a product": "floor(n / (m * time)) + 1; floor(m / (n * time)) + 1",
+    "one within another": "time // n // m; time // (n * m)",
+    "a part of all": "time * n / 2; time * m / 2",
+}
+"""Two lengths that are equal where n and m are 2."""
+SLICES = {
+    "all by a product": "x[:, : time * n / 2]",
+    "all by a quotient": "x[:, : time * n / m]",
+    "all by a sum": "x[:, : time + n - 2]",
+    "all from a start": "x[:, n - 2 : time + m - 2]",
+    "some": "x[:, : time // n + m]",
+}
+
+
+@pytest.mark.parametrize("kind", [*LENGTHS, *SLICES])
+def test_other_numbers_are_refused_or_give_what_they_would(kind: str) -> None:
+    """The class that is emitted for n = m = 2 refuses other numbers, or does what the one emitted for them does."""
+    pair = LENGTHS.get(kind)
+    result = SLICES[kind] if pair is None else " + ".join(f"indices({length})" for length in pair.split("; "))
+    text = body(f"return {result}", hypers="(n = 2, m = 2)")
+    made = module(spec(text))
+    names = names_of(made)
+    x = torch.randn(2, 12, 8, generator=torch.Generator().manual_seed(0))
+    accepted, refused = 0, 0
+    for n, m in itertools.product((1, 2, 3, 4), repeat=2):
+        try:
+            found = names["M"](names["Config"](n=n, m=m))(x)
+        except AssertionError:
+            refused += 1
+            continue
+        accepted += 1
+        torch.testing.assert_close(found, module(spec(text, n=n, m=m))(x))
+    assert accepted
+    assert refused or kind in ("one within another", "some")
 
 
 # --- two ways to say one thing ----------------------------------------------------------------------------------------

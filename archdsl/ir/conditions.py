@@ -74,8 +74,6 @@ def conditions(model: Model) -> tuple[Condition, ...]:
 
 def named_message(c: Condition) -> str:
     """Return the message of a condition on Config fields; a text that names none of them begins with the condition."""
-    if c.message == SIZES:
-        return c.message
     left, op, right = c.left, c.op, c.right
     if isinstance(left, Fn) and op == "<" and isinstance(difference := left.args[0], Bin):  # abs(a - b) < 1e-9
         left, op, right = difference.left, "==", difference.right
@@ -269,7 +267,9 @@ class _Root:
         if isinstance(a, Bin) and isinstance(b, Bin) and a.op == b.op:
             yield from (*self._descent(a.left, b.left), *self._descent(a.right, b.right))
         elif isinstance(a, Fn) and isinstance(b, Fn) and a.name == b.name and len(a.args) == len(b.args):
-            for x, y in zip(a.args, b.args, strict=True):
+            other = b.args[::-1]
+            turned = a.name in ("minimum", "maximum") and any(x == y for x, y in zip(a.args, other, strict=True))
+            for x, y in zip(a.args, other if turned else b.args, strict=True):
                 yield from self._descent(x, y)
         else:
             yield a, "==", b

@@ -416,7 +416,9 @@ def apply_function(function: str, *args: Value) -> Value:
     if function == "ceil":
         return ceil(args[0])
     if any(isinstance(a, Poly) for a in args):
-        return opaque({"minimum": "min", "maximum": "max"}.get(function, function), *args)
+        if function in ("minimum", "maximum"):
+            return opaque(function[:3], *sorted(args, key=str))  # the same whatever the order
+        return opaque(function, *args)
     numbers: list[int | Fraction | float] = [a for a in args if not isinstance(a, Poly)]
     if function == "minimum":
         return min(numbers)

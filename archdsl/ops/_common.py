@@ -189,6 +189,8 @@ def demand_at_most(call: Application, a: Num, b: Num, message: str) -> None:
     """The condition `a <= b`, unless it holds whatever the run-time sizes are."""
     if (a.static and b.static) or not surely_at_most(a, b):
         call.condition("<=", a, b, message)
+    else:
+        call.same(a, b, message)  # where they are, other numbers of the Config may make `a` larger
 
 
 # --- which positions are read -----------------------------------------------------------------------------------------

@@ -138,7 +138,11 @@ class IndexOp(Primitive):
     def build(self, call: Application) -> Sequence[Any]:
         shape = call.shape(0)
         items = spread(call.options["items"], len(shape))
-        return (call.tensor(0),) if all(map(is_whole, items, shape)) else call.node()
+        if not all(map(is_whole, items, shape)):
+            return call.node()
+        for item, size in zip(items, shape, strict=True):
+            call.same(ends(item, size)[1], size, LIES)
+        return (call.tensor(0),)
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         result: list[Num] = []
