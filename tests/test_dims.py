@@ -627,3 +627,32 @@ def test_rounding_of_names_stays(text: str, value: str) -> None:
 def test_products_of_sizes_are_cancelled(text: str, shortest: str) -> None:
     local = {name: _read_text(e) for name, e in (("head_dim", "width / heads"), ("inner", "width + heads"))}
     assert dims.expr_text(dims.shortest(_read_text(text), local)) == shortest
+
+
+@pytest.mark.parametrize(
+    ("text", "i", "expected"),
+    [
+        ("i + 2", "0", "2"),
+        ("i + 2", "3", "5"),
+        ("width * i", "1", "width"),
+        ("i * width + 3", "0", "0 * width + 3"),
+        ("width * (i + 1)", "2", "width * 3"),
+        ("(i + 1) / 2", "4", "5 / 2"),
+        ("i - 5", "2", "2 - 5"),
+        ("4 * 64 + i", "0", "4 * 64"),  # as it was written
+    ],
+)
+def test_a_number_that_takes_the_place_of_a_name_is_computed_with(text: str, i: str, expected: str) -> None:
+    def expr(node: python.expr) -> Expr:
+        match node:
+            case python.Name(name):
+                return Var(name)
+            case python.Constant(value):
+                return Lit(repr(value))
+            case python.BinOp(left, op, right):
+                signs = {python.Add: "+", python.Sub: "-", python.Mult: "*", python.Div: "/"}
+                return Bin(signs[type(op)], expr(left), expr(right))
+        raise AssertionError(node)
+
+    parsed = expr(python.parse(text, mode="eval").body)
+    assert dims.expr_text(dims.substitute(parsed, {"i": Lit(i)})) == expected

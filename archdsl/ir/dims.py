@@ -536,7 +536,7 @@ def substitute(expr: Expr, names: Mapping[str, Expr]) -> Expr:
             return expr
         if _weight(left) + _weight(right) > MAX_EXPRESSION:
             raise TooLargeError(raising("expression"))
-        return Bin(expr.op, left, right)
+        return _tidy(expr.op, left, right)
     if isinstance(expr, Fn):
         args = tuple(substitute(a, names) for a in expr.args)
         if all(new is old for new, old in zip(args, expr.args, strict=True)):
