@@ -180,6 +180,17 @@ def test_settings_may_mend_a_spec_and_hold_commas(tiny: Path) -> None:
     assert [row.code for row in found.rows] == ["E0203", None]
 
 
+def test_settings_are_a_mapping() -> None:
+    with pytest.raises(archdsl.ArchError, match="E0509"):
+        sweep(text=SPEC, set=["width", 8])  # type: ignore[arg-type]
+
+
+def test_a_spec_that_is_wrong_as_it_stands_has_no_numbers_of_its_own() -> None:
+    text = "model m(n = 0)(x: float[batch, time, 4]) -> float[batch, time, n] { return x -> linear(n) }"
+    found = sweep(text=text, set={"n": [4, 8]})
+    assert [row.parameters for row in found.rows] == [4 * 4 + 4, 4 * 8 + 8]
+
+
 def test_progress_counts_to_the_end(tiny: Path) -> None:
     told: list[tuple[int, int]] = []
     sweep(tiny, set={"layers": "1..4", "heads": "1,2"}, progress=lambda done, total: told.append((done, total)))

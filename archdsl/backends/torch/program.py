@@ -180,11 +180,6 @@ def all_read(steps: Sequence[Step], results: Sequence[Tree] = ()) -> set[Target]
     return {x.value for x in leaves((*steps, *results)) if isinstance(x, Read)}
 
 
-def numbers(steps: Sequence[Step]) -> Iterator[NumberLeaf]:
-    """Every number of some statements."""
-    return (x for x in leaves(steps) if isinstance(x, NumberLeaf))
-
-
 def key(
     inputs: Sequence[Target], steps: Sequence[Step], result: Sequence[Tree], spelled: Callable[[Target], str]
 ) -> Any:
