@@ -105,22 +105,16 @@ def result_shapes(op: Primitive, call: Application) -> Sequence[Shape]:
             after = len(param.type.dims) - spot - 1
             rest = value.shape[spot : len(value.shape) - after]
             break
-    if op.header.results is None:
-        return (call.shape(0),)
+    assert op.header.results is not None, op.name
     shapes = []
     for result in op.header.results:
         dims: list[Num] = []
         for dim in result.type.dims:
             if isinstance(dim, ast.Ellipsis):
                 dims.extend(rest)
-            elif isinstance(dim, ast.Name):
-                dims.append(call.axes[dim.id] if dim.id in call.axes else call.options[dim.id])
-            elif isinstance(dim, ast.Number):
-                from archdsl.ir.dims import num
-
-                dims.append(num(int(dim.text)))
             else:
-                raise TypeError(f"{op.name}: a result's axis is a name, a number or `...`; else write `shapes`")
+                assert isinstance(dim, ast.Name), f"{op.name}: a result's axis is a name or `...`; else write `shapes`"
+                dims.append(call.axes[dim.id] if dim.id in call.axes else call.options[dim.id])
         shapes.append(tuple(dims))
     return shapes
 
@@ -246,12 +240,11 @@ def regrouped_parts(
 def spread(dims: Sequence[ast.Expr], rank: int) -> list[str]:
     """Names of a tensor's axes, those under `...` numbered from the right."""
     names: list[str] = []
-    for i, dim in enumerate(dims):
+    for dim in dims:
         if isinstance(dim, ast.Ellipsis):
             count = rank - len(dims) + 1
             names.extend(f"...{count - j}" for j in range(count))
-        elif isinstance(dim, ast.Name):
-            names.append(dim.id)
         else:
-            names.append(f"#{i}")
+            assert isinstance(dim, ast.Name), dim
+            names.append(dim.id)
     return names

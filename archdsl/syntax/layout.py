@@ -98,9 +98,9 @@ def flat(expr: ast.Expr | ast.Arg, level: int = LOOSE) -> str:
             return f"{flat(value, POSTFIX)}[{commas(items)}]"
         case ast.As(value, name):
             return f"{flat(value, POSTFIX)} as {name}"
-        case ast.Pipeline(head, stages):
-            return " -> ".join([flat(head, ATOM), *map(stage, stages)])
-    raise TypeError(expr)
+        case _:
+            assert isinstance(expr, ast.Pipeline), expr
+            return " -> ".join([flat(expr.head, ATOM), *map(stage, expr.stages)])
 
 
 def stage(expr: ast.Expr) -> str:
@@ -160,8 +160,6 @@ def signature(start: str, header: ast.Header, tail: int) -> str:
                 lines.append(" " * (len(start) + 1) + word)
             else:
                 lines[-1] += f" {word}" if i else word
-        if not entries:
-            lines[-1] += ")"
     lines = lines or [start]
     result = results(header)
     if result and len(lines[-1]) + len(result) + tail > WIDTH:

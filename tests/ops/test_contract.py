@@ -27,7 +27,7 @@ from archdsl.backends.torch import emit
 from archdsl.diagnostics import ArchError
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import CallNode, Graph, Model, OpNode, Value
-from archdsl.ir.op import EVERYWHERE, At, Example, Reads, same
+from archdsl.ir.op import EVERYWHERE, At, Example, Primitive, Reads, same
 from archdsl.ops import registry
 from archdsl.run.load import load_source
 
@@ -337,3 +337,28 @@ def through(read: At | None, claim: Reads) -> At | None:
                     axes[a] = axes.get(a, Fraction(0)) + scale * s
             forms.append(At(tuple(axes.items()), offset))
     return At(forms[0].axes, forms[0].offset, tuple(forms[1:]))
+
+
+SILENT = {
+    "torch": 2,
+    "torch_module": 2,
+    "torch_grouped_module": 2,
+    "torch_step": 3,
+    "onnx": 2,
+    "onnx_step": 3,
+    "torch_absorbed": 5,
+    "torch_scaling": 2,
+    "onnx_absorbed": 5,
+}
+"""What only some primitives say, and how much each is given."""
+
+
+@pytest.mark.parametrize("method", SILENT)
+def test_what_a_primitive_does_not_say_is_an_error_with_its_name(method: str) -> None:
+    """A primitive that says neither is refused where a back end asks for it, and not written wrongly."""
+
+    class Silent(Primitive):
+        signature = "silent()(x: [...]) -> [...]"
+
+    with pytest.raises(TypeError, match=r"^Silent "):
+        getattr(Silent(), method)(*[None] * SILENT[method])

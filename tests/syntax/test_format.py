@@ -179,6 +179,19 @@ def test_parts_from_a_source_keep_the_order_they_are_given() -> None:
     assert format_tree(ast.File((turned,), span=NOWHERE)) == "block a {\n  y = c\n  x = b\n}\n"
 
 
+@pytest.mark.parametrize(
+    ("start", "part", "op"), [("not ", "a_long_name == other_name", "and"), ("-", "a_long_name * other_name", "+")]
+)
+def test_a_long_operand_is_broken_below_its_sign(start: str, part: str, op: str) -> None:
+    """Six long parts in parentheses behind a sign: one on each line, below each other, and read back as the same."""
+    text = f"model m(x: [batch, 8]) {{ let a = {start}({f' {op} '.join(6 * [part])}) return x }}"
+    found = formatted(text)
+    lines = [line for line in found.splitlines() if part in line]
+    assert len(lines) == 6
+    assert len({line.index(part) for line in lines}) == 1
+    assert formatted(found) == found
+
+
 def test_long_lines_are_broken() -> None:
     entries = ", ".join(f"argument_{i}: value_{i}" for i in range(12))
     once = assert_stable(f"let a = block_of(inner({entries}))\nlet b = block_of(\n{entries})")
