@@ -250,6 +250,28 @@ def test_what_is_quantized() -> None:
     assert not initializers & set(made.quantized), "a matrix of few bits is not stored whole too"
 
 
+def test_what_a_router_is_made_of_is_a_router() -> None:
+    """Experts and a recurrence whose results choose experts; those that act on the output otherwise are none."""
+    text = """
+block expert(x: [..., width]) -> [..., width] {
+  return x -> linear(width, bias: false) as a
+}
+
+model m(x: float[batch, time, 8]) -> float[batch, time, 8] {
+  first, at = x -> linear(2) as first -> softmax -> topk(1)
+  near = experts(x, first, at, expert, 2) as near
+  state = scan h: [batch, 8] = 0 for y in near {
+    h = (y -> linear(8) as step) + h
+    emit h
+  }
+  share, chosen = state -> linear(4) as second -> softmax -> topk(2)
+  return experts(x -> linear(8) as map, share, chosen, expert, 4) as far
+}
+"""
+    found = routers(flatten(load(text=text)))
+    assert found == {f"{name}.weight" for name in ("first", "near.a", "step", "second")}
+
+
 def test_matrices_within_a_scan_are_no_routers() -> None:
     model = load(text=RECURRENT)
     assert routers(flatten(model)) == frozenset()

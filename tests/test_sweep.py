@@ -185,10 +185,11 @@ def test_settings_are_a_mapping() -> None:
         sweep(text=SPEC, set=["width", 8])  # type: ignore[arg-type]
 
 
-def test_a_spec_that_is_wrong_as_it_stands_has_no_numbers_of_its_own() -> None:
-    text = "model m(n = 0)(x: float[batch, time, 4]) -> float[batch, time, n] { return x -> linear(n) }"
-    found = sweep(text=text, set={"n": [4, 8]})
-    assert [row.parameters for row in found.rows] == [4 * 4 + 4, 4 * 8 + 8]
+def test_a_spec_that_is_wrong_as_it_stands_has_no_width_that_others_follow(tiny: Path) -> None:
+    settings = {"heads": [2], "width": "16,32"}
+    mended = sweep(text=SPEC.replace("heads = 2", "heads = 3"), set=settings)
+    assert [row.parameters for row in mended.rows] == [row.parameters for row in sweep(tiny, set=settings).rows]
+    assert mended.rows[0].parameters is not None
 
 
 def test_progress_counts_to_the_end(tiny: Path) -> None:

@@ -693,13 +693,13 @@ block far(heads) {
   ffn:       swiglu(hidden: width)
 }
 
-model fam(layers, width = 48, heads = 4, tied = true) {
+model fam(layers, width = 48, heads = 4, tied = true, scale = 0.5) {
   vocab:   96
   context: 64
   width:   width
   blocks:  layers / 2 * (near(heads: heads) + far(heads: heads))
   norm:    rmsnorm(eps: eps)
-  head:    lm(tied: tied)
+  head:    lm(tied: tied, scale: scale)
 }
 """
 OWN = """
@@ -725,6 +725,11 @@ config {
             "= 96\n  tie_word_embeddings = tied",
             "= tied\n  tie_word_embeddings = false",
             "`tied` of the family is true or",
+        ),
+        (
+            "= tied",
+            "= scale",
+            "`tie_word_embeddings` of config.json is false, and `scale` of the family is a number: 0.5",
         ),
         ("= tied", "= heads", "`tie_word_embeddings` of config.json is false, and `heads` of the family is a whole"),
         ("= tied", "= true", "E0533]: `tie_word_embeddings` of config.json is false, and the spec has true"),

@@ -22,7 +22,7 @@ import onnx_ir as ir
 from archdsl.backends.onnx.builder import CONTRIB
 from archdsl.diagnostics import error
 from archdsl.frozen import Frozen
-from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, FlatWeight
+from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, FlatWeight, walk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -192,14 +192,10 @@ def _routers(nodes: Sequence[FlatNode], needed: set[int], found: set[str]) -> No
 
 
 def _matrices(node: FlatNode) -> Iterator[str]:
-    if isinstance(node, FlatOp):
-        yield from (w.path for w in node.weights.values() if w.weight.kind == "matrix")
-        for block in node.blocks.values():
-            for inner in block.nodes:
-                yield from _matrices(inner)
-    elif isinstance(node, FlatScan):
-        for inner in node.body.nodes:
-            yield from _matrices(inner)
+    """Yield the matrices of a node, and of nodes within it."""
+    for inner in walk(FlatGraph((), (node,), ())):
+        if isinstance(inner, FlatOp):
+            yield from (w.path for w in inner.weights.values() if w.weight.kind == "matrix")
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
