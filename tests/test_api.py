@@ -197,6 +197,14 @@ def test_a_wrong_argument_is_one_short_error(case: str) -> None:
     assert len(str(wrong.value)) < 200
 
 
+@pytest.mark.parametrize("value", [True, False])
+def test_a_setting_is_true_or_false(value: bool) -> None:
+    text = "model m(on: bool)(x: [batch, 8]) { return if on then x * 2 else x * 3 }"
+    made = archdsl.to_torch(text=text, set={"on": value})
+    x = torch.randn(2, 8)
+    assert torch.equal(made(x), x * (2 if value else 3))
+
+
 def test_what_is_no_text_is_refused_wherever_a_text_is_taken(tmp_path: Path) -> None:
     given: dict[str, Any] = {"spec": archdsl.load(text=TINY), "vary": "layers", "prompt": "1", "params": 10**5}
     paths = {"source": tmp_path, "output": tmp_path / "a.arch", "weights": tmp_path / "b.safetensors"}

@@ -262,6 +262,8 @@ def _of_everything() -> Iterator[Any]:
     model = "model m { vocab: 32 context: 16 width: 8 blocks: 2 * layer %s }\n"
     for name, heads in HEADS_OF_A_LIST.items():
         yield pytest.param(LAYER + TAKES_ALL + model % f"heads: [lm, {heads}]", id=f"heads: {name}")
+    near = "let near = window(2) heads: [lm, head(mha(heads: 2), causal & near)]"
+    yield pytest.param(LAYER + TAKES_ALL + model % near, id="heads: a mask with a name in another")
     for name, (mask, tensor) in TENSORS.items():
         yield pytest.param(
             LAYER.replace(", width])", f", width], {tensor})").replace("causal", mask)
@@ -302,21 +304,21 @@ def test_whatever_stands_in_a_slot_expands_to_the_same_numbers(text: str, tmp_pa
     _same_numbers(text, expanded)
 
 
+ATTENTION = "attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8)"
 KEPT = {
-    "`shared(layernorm)` would be written twice, and make two": "attention: mha(heads: 2) mask: causal"
-    " norm: shared(layernorm) ffn: mlp(hidden: 8)",
-    "`shared(rmsnorm)` would be written twice, and make two": "attention: mha(heads: 2) mask: causal"
-    " norm: only(shared(rmsnorm)) ffn: mlp(hidden: 8)",
-    "a size without a name: x.1": "attention: learned(16) residual: none placement: none",
+    f"{ATTENTION} norm: shared(layernorm)": "`shared(layernorm)` would be written twice, and make two",
+    f"{ATTENTION} norm: only(shared(rmsnorm))": "`shared(rmsnorm)` would be written twice, and make two",
+    "attention: learned(16) residual: none placement: none": "a size without a name: x.1",
+    "attention: embedded(8, position: sinusoidal) residual: none placement: none": "a size without a name: x.1",
 }
-"""Slots of a layer that cannot be written out, by the reason that is given."""
+"""Slots of a layer that cannot be written out, and the reason that is given."""
 
 
-@pytest.mark.parametrize("why", KEPT)
-def test_what_equations_cannot_say_is_kept(why: str, tmp_path: Path) -> None:
-    text = _model(f"block layer {{ {KEPT[why]} }}")
+@pytest.mark.parametrize("slots", KEPT)
+def test_what_equations_cannot_say_is_kept(slots: str, tmp_path: Path) -> None:
+    text = _model(f"block layer {{ {slots} }}")
     expanded = _expanded(text, tmp_path)
-    assert f"# Kept as it is declared: {why}.\nblock layer {{" in expanded
+    assert f"# Kept as it is declared: {KEPT[slots]}.\nblock layer {{" in expanded
     _same_numbers(text, expanded)
 
 
