@@ -559,6 +559,11 @@ def test_wherever_attention_stands_it_has_a_place_in_the_cache(name: str, tmp_pa
         ("x += x -> near -> cumsum(axis: 1)", "`cumsum` hands a state from each position to the next"),
         ("assert time % 2 == 0\n x = x -> near", "it has a condition on the length of a sequence: `time % 2 == 0`"),
         ("x = x -> near\n loss size = mean(x * x, axis: [0, 1, 2])", "it has a loss of its own, `size`"),
+        ("let s = shared(near)\n x = x -> s -> s", "`near` is one layer that is used several times: it has one place"),
+        ("x = x -> near\n t = indices(time) -> embedding(64, width)\n x += t -> cumsum(axis: 0)",
+         "`indices` makes a table of all positions, in a way that has no decode step"),
+        ("x = x -> near\n t = indices(time) -> embedding(64, width)\n x += t -> roll(1, axis: 0)",
+         "`m` cannot be decoded step by step: the result of `roll` changes with each position that follows"),
     ],
     ids=str,
 )  # fmt: skip
