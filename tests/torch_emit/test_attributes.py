@@ -85,3 +85,29 @@ def test_modules_of_other_numbers_have_names_of_their_own() -> None:
         "dropout_2": 0.2,
         "dropout_3": 0.3,
     }
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("_parameters", "_modules"),
+        ("_buffers", "_forward_hooks"),
+        ("_call_impl", "_version"),
+        ("_modules", "num_modules"),
+        ("training", "num_training"),
+        ("forward", "num_forward"),
+        ("num_forward", "num_num_forward"),
+    ],
+)
+def test_numbers_called_like_what_modules_have(one: str, other: str) -> None:
+    """Each is kept under a name of its own, though it is read several times."""
+    text = f"""
+block f({one}, {other})(x: [batch, time, 8]) -> [batch, time, 8] {{ return x * {one} + {other} + ({one} - {one}) * x }}
+model m({one} = 3)(x: float[batch, time, 8]) -> [batch, time, 8] {{
+  return (x -> f({one}, 5) as a) + (x -> f(2, 4) as b) * {one}
+}}"""
+    made: Any = archdsl.to_torch(text=text)
+    x = torch.randn(2, 3, 8)
+    torch.testing.assert_close(made(x), (x * 3 + 5) + (x * 2 + 4) * 3)
+    assert [*made.state_dict()] == []
+    assert {name for name, _ in made.named_modules()} == {"", "a", "b"}

@@ -49,7 +49,7 @@ from archdsl.ir.conditions import BACKWARDS, ONE, SIZES, conditions, named_messa
 from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Poly, Var
 from archdsl.ir.graph import Block, Condition, Model
 from archdsl.ir.op import Tree
-from archdsl.ir.paths import RESERVED
+from archdsl.ir.paths import RESERVED, is_reserved
 from archdsl.ir.ranges import NUMBERS
 from archdsl.ir.walk import block_tensors
 from archdsl.ir.weights import weights
@@ -331,8 +331,8 @@ class ClassWriter:
             found: Tree = substituted(tree, OF_SELF)  # methods read `self.config`
             return found
         attribute = argument(name)
-        if attribute in self.attributes:
-            attribute = f"num_{attribute}"
+        while attribute in self.attributes or is_reserved(attribute) or self.settings.get(attribute, tree) != tree:
+            attribute = f"num_{attribute.lstrip('_')}"
         self.settings[attribute] = tree
         return PyNode("Attribute", (SELF, attribute))
 
