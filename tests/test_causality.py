@@ -122,6 +122,22 @@ def test_a_mask_made_from_tokens_is_read_at_its_places() -> None:
     assert equations(f"{later}  x = x -> mha(heads: 4, mask: causal & keys(real))") != []
 
 
+@pytest.mark.parametrize(
+    ("mask", "shown"),
+    [
+        ("full", True),
+        ("causal", True),
+        ("causal & prefix(1)", False),  # the weight of one key is 1, whatever the query
+        ("causal & prefix(2)", True),
+        ("causal & window(1)", True),  # the last value
+        ("prefix(1)", False),
+    ],
+)
+def test_a_query_that_sees_one_key_reads_nothing_of_itself(mask: str, shown: bool) -> None:
+    (found,) = equations(f"  u = x -> mha(heads: 4, mask: {mask})\n  x = x + (u -> flip(1))")
+    assert found.message.startswith("a later token can reach" if shown else "cannot prove")
+
+
 def test_keys_before_the_sequence_are_earlier() -> None:
     body = """
   param prefix: [4, 5, 8] = normal(0.02)

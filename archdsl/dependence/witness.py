@@ -326,6 +326,8 @@ class Witness(Paths):
         hiding = [j for j, v in enumerate(values) if v is not None and joint.nothing[j] is not None]
         names = [n for n in dict.fromkeys(n for j in (*hiding, i) for n in joint.terms[j]) if fixed.get(n) is None]
         masked = [n for n in names if self.is_masked(spot, node, hiding, joint, n)]
+        weighs = i in joint.weighing and (joint.over in masked or sizes[joint.over] == 1)
+        first: dict[tuple[int | None, ...], Element] = {}
         for choice in product(*(reversed(range(sizes[n])) for n in masked)):
             self.steps += 1
             if self.steps > MOST:
@@ -341,8 +343,11 @@ class Witness(Paths):
             own = element(i)
             others = ((*element(j), joint.nothing[j]) for j in hiding if j != i)
             if self.number(*own) is None and all(self.counts(*other) for other in others):
-                yield own
-                return
+                where = tuple(at[n] for n in names if n in joint.result)
+                if not weighs or where in first:
+                    yield first.get(where, own)
+                    return
+                first[where] = own  # which counts if it is not alone
 
     def is_masked(self, spot: Spot, node: OpNode, hiding: Sequence[int], joint: Joint, name: str) -> bool:
         """Whether it depends on the position along an axis if a factor hides the others."""

@@ -294,6 +294,10 @@ class Joint(Frozen):
     terms: tuple[tuple[str, ...], ...]
     result: tuple[str, ...]
     nothing: tuple[float | None, ...]
+    weighing: tuple[int, ...] = ()
+    """Inputs that say how much each position along the axis `over` weighs beside the others, and nothing else: they
+    change nothing where one position alone counts."""
+    over: str = ""
 
 
 class Regrouping(Frozen):

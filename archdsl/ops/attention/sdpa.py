@@ -215,7 +215,9 @@ class SDPA(Primitive):
         for given in node.inputs[3:]:
             rank = given.rank if isinstance(given, Value) else 0
             terms.append(tuple(scores[-rank:]) if rank >= 2 else tuple(f"sink{i}" for i in range(rank)))
-        return Joint(tuple(terms), (*lead, "query", "value"), (None, None, None, 0.0, -math.inf, None)[: len(terms)])
+        nothing = (None, None, None, 0.0, -math.inf, None)[: len(terms)]
+        weighing = () if node.inputs[5:] and node.inputs[5] is not None else (0, 1, 4)  # a sink counts, too
+        return Joint(tuple(terms), (*lead, "query", "value"), nothing, weighing, "key")
 
     def leading(self, node: OpNode, i: int) -> int | None:
         return 0 if i == 4 else None
