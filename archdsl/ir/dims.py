@@ -321,12 +321,8 @@ def floor(a: Value) -> Value:
     """The value rounded down, in one form: whole parts outside, what is left as `floor(above / below)`."""
     if not isinstance(a, Poly):
         return math.floor(a)
-    outside: Value = 0
-    within: Value = 0
-    for m, c in a.terms:
-        count = math.floor(c) if _is_whole(m) else 0
-        outside = add(outside, _normal({m: Fraction(count)}))
-        within = add(within, _normal({m: c - count}))
+    counts = {m: Fraction(math.floor(c) if _is_whole(m) else 0) for m, c in a.terms}
+    outside, within = _normal(counts), _normal({m: c - counts[m] for m, c in a.terms})
     if not isinstance(within, Poly):
         return add(outside, math.floor(within))
     above, below = _quotient(within)
