@@ -966,6 +966,31 @@ STATEMENTS = {
         "E0204",
         "`xavier` cannot stand in an expression: it needs to know the whole weight",
     ),
+    "other inputs of a model of slots": (
+        "model m(n = 8)(ids: token[batch, time]) { vocab: n context: 4 width: n blocks: relu head: lm }",
+        "E0205",
+        "by its slots `m` takes `tokens: token[batch, time]`",
+    ),
+    "inputs of another type of a model of slots": (
+        "model m(n = 8)(tokens: float[batch, time]) { vocab: n context: 4 width: n blocks: relu head: lm }",
+        "E0304",
+        "the input `tokens` of `m` is declared as float[…], real numbers, but `tokens` holds whole numbers",
+    ),
+    "inputs of other axes of a model of slots": (
+        "model m(n = 8)(tokens: token[batch, time, 2]) { vocab: n context: 4 width: n blocks: relu head: lm }",
+        "E0302",
+        "the input `tokens` of `m` is written with 3 axes, token[batch, time, 2], and has 2: [batch, time]",
+    ),
+    "another result of a model of slots": (
+        "model m(n = 8) -> [batch, time, 5] { vocab: n context: 4 width: n blocks: relu head: lm }",
+        "E0301",
+        "the result of `m` is [batch, time, 8], and its axis `5` should be 5",
+    ),
+    "more results of a model of slots": (
+        "model m(n = 8) -> (a: [batch, time, n], b: [batch]) { vocab: n context: 4 width: n blocks: relu head: lm }",
+        "E0205",
+        "`m` declares 2 results and gives 1 back",
+    ),
     "names for three": (
         body("a, b = x -> split(2, 3, 3) return x"),
         "E0205",

@@ -22,6 +22,7 @@ from archdsl.frontend.longest import beyond_context
 from archdsl.frontend.modules import SpecModule, pick_model
 from archdsl.frontend.op_call import coerce, unknown_option
 from archdsl.frontend.scopes import MISSING, BlockCall, BodyState, Given, ReportedError, Scope
+from archdsl.frontend.signatures import demand_written
 from archdsl.ir import dims, verify
 from archdsl.ir.dims import Num, Poly, TooLargeError, Var, literal, symbol
 from archdsl.ir.graph import Block, ConfigField, Graph, Model, Value, captured
@@ -84,6 +85,7 @@ class Elaborator(Bodies):
         config = {h: scope.vars[h] for h in hypers if isinstance(scope.vars[h], Num) and h not in frame.local}
         if node.body.slots or not node.body.items:
             outputs = self._slot_model(node, scope, config, of_slots)
+            self._check_header(node, outputs, scope)
         else:
             if not slots_with_equals(node):  # else `body` says so
                 self._equation_inputs(node, scope)
@@ -257,6 +259,23 @@ class Elaborator(Bodies):
             return self.apply_declared(BlockCall(template, tensors, {}, scope, span))
         finally:
             self.slot_spans.pop()
+
+    def _check_header(self, node: ast.ModelDecl, outputs: Sequence[Value], scope: Scope) -> None:
+        """Compare what the header of a model of slots says of its inputs and results with those that the slots make.
+
+        Raises E0205 for other inputs, and what results raise."""
+        named = node.header.tensors or ()
+        needed = {name: v for name, v in self.inputs.items() if name not in self.optional_inputs}
+        if named and not needed.keys() <= {p.name for p in named} <= self.inputs.keys():
+            takes = listed(f"{name}: {v.dtype}{dims.shape_text(v.shape)}" for name, v in needed.items())
+            help_ = "leave them out of the header, or write the body in equations: `archdsl show SPEC --expand` does so"
+            raise error("E0205", f"by its slots `{node.name}` takes {takes}", named[0].span, help=help_)
+        for param in named:
+            what = f"the input `{param.name}` of `{node.name}`"
+            demand_written(what, param.type, self.inputs[param.name], param.span)
+            self.same_dims(param.type, self.inputs[param.name], scope, what, param.span, bind=True)
+        if node.header.results is not None:
+            self._check_results(node, node.header.results, outputs, scope)
 
     def _one_meaning(self, sizes: Mapping[str, Num], node: ast.ModelDecl, scope: Scope) -> None:
         """Raise E0202 where a slot such as `width` is not the hyper-parameter or `let` of its name."""
