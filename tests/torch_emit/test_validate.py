@@ -16,6 +16,7 @@ from archdsl.backends.torch.module import FileWriter
 from archdsl.backends.torch.schedule import measure
 from archdsl.backends.torch.tree import Part, Read, Variable
 from archdsl.backends.torch.validate import InvalidError, Terms, validate
+from archdsl.diagnostics import ArchError
 
 MODELS = (
     "gpt2",
@@ -76,31 +77,77 @@ def test_a_local_hides_what_the_file_has_by_its_name() -> None:
 UP = "        self.up = nn.Linear(config.width, hidden)\n"
 MEAN = '        return self.down(F.gelu(self.up(x), approximate="tanh"))'
 LISTED = "for block in self.blocks:\n            x = block(x)"
-BROKEN = {
-    "`Attention` is defined twice": ("class MLP(", "class Attention(nn.Module):\n    pass\n\n\nclass MLP("),
-    "nothing is called `nothing`": ("F.gelu(self.up(x)", "F.gelu(nothing(x)"),
-    "MLP.forward has other parameters": (f"x: Tensor) -> Tensor:\n{MEAN}", f"x: Tensor, y: Tensor) -> Tensor:\n{MEAN}"),
-    "MLP.forward returns something else": (MEAN, "        return"),
-    "a statement nobody writes: del x": ("        x = self.dropout(x)\n", "        del x\n"),
-    "the Config's `layers` is 13, not 12": ("layers: int = 12", "layers: int = 13"),
-    "the Config has other fields": ("heads: int = 12\n", "heads: int = 12\n    other: int = 3\n"),
-    "Attention is made with other arguments": ("Attention(config, dropout=0.1)", "Attention(config, other=0.1)"),
-    "Decoder.attention is of another class": ("Attention(config, dropout=0.1)", "MLP(config, hidden=4)"),
-    "`up` is made twice": (UP, 2 * UP),
-    "MLP draws weights where it is made": (UP, f"{UP}        nn.init.zeros_(self.up.bias)\n"),
-    "GPT2 has no `init_weights`": ("def init_weights(", "def init_other("),
-    "a loop over what is no list": ("for block in self.blocks", "for block in self.norm"),
-    "2 names for 12 values": (LISTED, "x, y = self.blocks\n        x = y(x)"),
-    "GPT2.blocks has another length": ("range(config.layers)", "range(config.heads * 2)"),
-    "GPT2.forward has other effects": ("        self.config = config\n", ""),
-    "`__init__` of the model does not begin or end as it must": ("        self.init_weights()\n", ""),
-}
+RETURN = f"{MEAN}\n"
+BROKEN = (
+    ("`Attention` is defined twice", "class MLP(", "class Attention(nn.Module):\n    pass\n\n\nclass MLP("),
+    ("nothing is called `nothing`", "F.gelu(self.up(x)", "F.gelu(nothing(x)"),
+    ("MLP.forward has other parameters", f"x: Tensor) -> Tensor:\n{MEAN}", f"x: Tensor, y: Tensor) -> Tensor:\n{MEAN}"),
+    ("MLP.forward returns something else", MEAN, "        return"),
+    ("a statement nobody writes: del x", "        x = self.dropout(x)\n", "        del x\n"),
+    ("the Config's `layers` is 13, not 12", "layers: int = 12", "layers: int = 13"),
+    ("the Config has other fields", "heads: int = 12\n", "heads: int = 12\n    other: int = 3\n"),
+    ("Attention is made with other arguments", "Attention(config, dropout=0.1)", "Attention(config, other=0.1)"),
+    ("Decoder.attention is of another class", "Attention(config, dropout=0.1)", "MLP(config, hidden=4)"),
+    ("`up` is made twice", UP, 2 * UP),
+    ("MLP draws weights where it is made", UP, f"{UP}        nn.init.zeros_(self.up.bias)\n"),
+    ("GPT2 has no `init_weights`", "def init_weights(", "def init_other("),
+    ("a loop over what is no list", "for block in self.blocks", "for block in self.norm"),
+    ("2 names for 12 values", LISTED, "x, y = self.blocks\n        x = y(x)"),
+    ("GPT2.blocks has another length", "range(config.layers)", "range(config.heads * 2)"),
+    ("GPT2.forward has other effects", "        self.config = config\n", ""),
+    ("`__init__` of the model does not begin or end as it must", "        self.init_weights()\n", ""),
+    ("MLP.forward returns something else", RETURN, f"        if True:\n            return x\n{RETURN}"),
+    ("MLP: TypeError: unsupported operand", "config.width, hidden)", "config.width, hidden + [])"),
+    ("MLP demands something else: no", UP, f'        assert config.width == 768, "no"\n{UP}'),
+    ("nothing there is called `nothing`", "nn.Linear(config.width, hidden)", "nn.Linear(config.nothing, hidden)"),
+    ("the size of axis 2", "tokens.size(1)", "tokens.size(2)"),
+    ("arithmetic on modules", "F.gelu(self.up(x)", "F.gelu(-self"),
+    ("an assignment nobody writes", RETURN, f"        self.kept = x\n{RETURN}"),
+    ("an assignment nobody writes", RETURN, f"        x, self.kept = x, x\n{RETURN}"),
+    ("a return nobody writes", "            x = block(x)\n", "            x = block(x)\n            return x\n"),
+    (
+        "a return nobody writes",
+        RETURN,
+        f"        if x:\n            y = x\n        else:\n            return x\n{RETURN}",
+    ),
+    ("an expression nobody writes", RETURN, f"        y = yield x\n{RETURN}"),
+    ("an expression nobody writes", RETURN, f'        y = f"{{x}}"\n{RETURN}'),
+    ("an expression nobody writes", "for _ in range(config.layers)", "for _ in range(config.layers) if config.heads"),
+)
 
 
-@pytest.mark.parametrize("message", BROKEN)
-def test_what_is_broken_is_said(message: str) -> None:
+@pytest.mark.parametrize(("message", "right", "wrong"), BROKEN)
+def test_what_is_broken_is_said(message: str, right: str, wrong: str) -> None:
     text, file = written("gpt2")
-    right, wrong = BROKEN[message]
+    assert right in text
+    with pytest.raises(InvalidError, match=re.escape(message)):
+        validate(text.replace(right, wrong, 1), file.classes)
+
+
+BLOCKS = """
+model m(masked = false, width = 256)(x: [batch, time, width]) -> [batch, time, width] {
+  if masked { x += x -> mha(heads: 2, mask: causal & window(4)) }
+  return x -> mha(heads: 2, mask: causal & window(40))
+}"""
+
+
+@pytest.mark.parametrize(
+    ("message", "right", "wrong"),
+    [
+        ("the Config's `masked` is not False", "masked: bool = False", "masked: bool = True"),
+        ("`causal_and_window_mask` has other parameters", "(b: Tensor, query", "(batch: Tensor, query"),
+        ("`causal_and_window_mask` has other parameters", "def causal_and_window_mask(", "def other("),
+        ("`causal_and_window_mask` returns something else", "query - key <", "query - key <="),
+        (
+            "`causal_and_window_mask` returns something else",
+            "    return (key <=",
+            "    key = key + 1\n    return (key <=",
+        ),
+    ],
+)
+def test_what_is_broken_outside_of_classes_is_said(message: str, right: str, wrong: str) -> None:
+    file = FileWriter(archdsl.load(text=BLOCKS), Extras())
+    text = file.write()
     assert right in text
     with pytest.raises(InvalidError, match=re.escape(message)):
         validate(text.replace(right, wrong, 1), file.classes)
@@ -353,9 +400,41 @@ def test_a_power_of_a_part_of_an_axis_is_judged() -> None:
     torch.testing.assert_close(module(x), x.unflatten(1, (3, 4)).flatten(2) * 8)
 
 
-@pytest.mark.parametrize("power", ["2 ** time", "3 ** batch", "batch ** time", "2 ** (time - batch)"])
+POWERS = (
+    "2 ** time",
+    "3 ** batch",
+    "batch ** time",
+    "2 ** (time - batch)",
+    "2 ** (5 * time * batch)",
+    "2 ** 2 ** time",
+)
+
+
+@pytest.mark.parametrize("power", POWERS)
 def test_a_power_of_a_size_is_judged(power: str) -> None:
     module = archdsl.to_torch(text=f"model m(x: [batch, time, 8]) -> [batch, time, 8] {{\n  return x * {power}\n}}")
     x = torch.randn(2, 5, 8)
     expected = eval(power, {"batch": 2, "time": 5})
     torch.testing.assert_close(module(x), x * expected)
+
+
+def test_a_power_that_is_too_large_for_any_size_is_refused() -> None:
+    with pytest.raises(
+        ArchError, match=r"error\[E0503\]: a number of this model is too large for any size of its axes"
+    ):
+        archdsl.torch_source(text="model m(x: [batch, time, 8]) { return x * 2 ** 2 ** (20 * time) }")
+
+
+@pytest.mark.parametrize("size", ["(time * time + 1) / 3", "(time * time + time + 1) / 2"])
+def test_a_size_that_is_never_whole_is_refused(size: str) -> None:
+    with pytest.raises(ArchError, match=r"error\[E0503\]: found no sizes of axes for which .* is a whole number"):
+        archdsl.torch_source(text=f"model m(x: [batch, time, 8]) {{ return x + mean(indices({size})) }}")
+
+
+def test_a_model_may_have_many_axes() -> None:
+    names = [f"x{i}" for i in range(20)]
+    inputs = ", ".join(f"{x}: [a{x}, 4]" for x in names)
+    body = " + ".join(f"sum({x}, axis: 0) * a{x}" for x in names)
+    module = archdsl.to_torch(text=f"model m({inputs}) {{ return {body} }}", allow_noncausal=True)
+    given = [torch.randn(n + 1, 4) for n in range(20)]
+    torch.testing.assert_close(module(*given), sum(x.sum(0) * len(x) for x in given))

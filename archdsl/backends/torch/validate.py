@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +40,7 @@ from archdsl.backends.torch.program import (
 from archdsl.backends.torch.python import field_name
 from archdsl.backends.torch.text import quoted
 from archdsl.backends.torch.tree import Made, NumberLeaf, Part, PyNode, Read, Variable, frozen
-from archdsl.diagnostics import InternalError
+from archdsl.diagnostics import InternalError, error
 from archdsl.frozen import Entity, Frozen
 from archdsl.ir import dims
 from archdsl.ir.dims import Poly, Symbol
@@ -196,13 +197,10 @@ class Evaluator:
             return tuple(self.eval(i, env) for i in x)
         if not isinstance(x, PyNode):
             return x if x is None or isinstance(x, str) else self.leaf(x, env)
-        run = getattr(self, f"on_{x.kind.lower()}", None)
-        if run is None:
-            return self.term(x.kind, *(self.eval(f, env) for f in x.fields))
-        return run(x, env)
+        return getattr(self, f"on_{x.kind.lower()}", self.leaf)(x, env)
 
     def leaf(self, x: Any, env: Mapping[Any, Any]) -> Any:
-        raise InvalidError(f"{type(x).__name__} in a text")
+        raise InvalidError("an expression nobody writes")
 
     def on_constant(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         return _literal(x.fields[0])
@@ -250,18 +248,15 @@ class Evaluator:
     def on_generatorexp(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         item, generators = x.fields
         envs = [dict(env)]
-        known = True
-        for target, source, _, _ in (g.fields for g in generators):
+        for target, source, tests, _ in (g.fields for g in generators):
+            if tests:
+                raise InvalidError("an expression nobody writes")
             wider = []
             for inner in envs:
-                many = self.eval(source, inner)
-                if isinstance(many, Term):  # the results of a call: what is made of each of them
-                    known, many = False, [self.term("each", many)]
-                for value in self.iterated(many):
+                for value in self.iterated(self.eval(source, inner)):
                     wider.append({**inner, **self._matched(target, value)})
             envs = wider
-        made = [self.eval(item, inner) for inner in envs]
-        return made if known else self.term("of each", *made)
+        return [self.eval(item, inner) for inner in envs]
 
     on_listcomp = on_generatorexp
 
@@ -423,6 +418,8 @@ class Evaluator:
         """What a target of an assignment binds, by name."""
         if target.kind == "Name":
             return {target.fields[0]: value}
+        if target.kind != "Tuple":
+            raise InvalidError("an assignment nobody writes")
         many = target.fields[0]
         if not isinstance(value, list | tuple):
             value = [self.term("item", value, k, len(many)) for k in range(len(many))]
@@ -447,7 +444,8 @@ class Evaluator:
                 case ast.For():
                     for item in self.iterated(self.eval(_frozen(s.iter), env)):
                         env |= self._matched(_frozen(s.target), item)
-                        self.run(s.body, env)
+                        if self.run(s.body, env) is not NOTHING:
+                            raise InvalidError("a return nobody writes")
                 case ast.If():
                     returned = self.branch(self.eval(_frozen(s.test), env), s.body, s.orelse, env)
                     if returned is not NOTHING:
@@ -474,9 +472,7 @@ class Evaluator:
         self.effects.append(("assert", self.eval(test, env), self.eval(message, env)))
 
     def assign(self, target: PyNode, value: Any, env: dict[Any, Any]) -> None:
-        if target.kind == "Attribute" and self.eval(target.fields[0], env) is SELF:
-            self.fields[target.fields[1]] = value
-        elif target.kind == "Subscript":
+        if target.kind == "Subscript":
             self.effects.append(("put", self.eval(target.fields[0], env), self.eval(target.fields[1], env), value))
         else:
             env |= self._matched(target, value)
@@ -538,8 +534,6 @@ class Meaning(Evaluator):
 
     def leaf(self, x: Any, env: Mapping[Any, Any]) -> Any:
         if isinstance(x, Read):
-            if x.value not in env:
-                raise InvalidError("a value is read before it is bound")
             return env[x.value]
         if isinstance(x, NumberLeaf):
             return self.number(x)
@@ -548,9 +542,8 @@ class Meaning(Evaluator):
                 return refs(x.name, self.lists.get(x.name))
             assert isinstance(x.index, int)
             return PartRef(x.name, self.base[x.name] + x.index)
-        if isinstance(x, Made):
-            return x.site
-        raise InvalidError(f"{type(x).__name__} in what is meant")
+        assert isinstance(x, Made), x
+        return x.site
 
     def on_indexed(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         """What makes a layer, whatever its index is."""
@@ -687,18 +680,17 @@ class Validator:
         self.functions()
         self.groups = {g.name: g for g in self.classes.groups}
         symbols = sorted({s.name for s in self.model.symbols})
-        try:
-            self.judge_whole(dict(zip(symbols, PRIMES, strict=False)), MANY)
-        except OverflowError:  # a power of a size
+        for start, apart, multiple in SIZES:
             try:
-                self.judge_whole(dict(zip(symbols, SMALL_PRIMES, strict=False)), FEW)
-            except OverflowError as e:
-                raise InvalidError(str(e)) from e
+                return self.judge_whole(dict(zip(symbols, primes(start, apart), strict=False)), multiple)
+            except OverflowError as e:  # a power of a size
+                beyond = e
+        raise error("E0503", f"a number of this model is too large for any size of its axes: {beyond}")
 
     def judge_whole(self, numbers: Mapping[str, int], multiple: int) -> None:
         """Judge the file with one number for each symbol. If a size then comes out as a fraction, try again with
         `multiple` times the numbers, and with others that make it whole. Raises OverflowError if a power of a size is
-        too large."""
+        too large, ArchError if no numbers are found that make every size whole."""
         try:
             return self.judge(numbers)
         except FractionError:
@@ -718,16 +710,15 @@ class Validator:
                 grown = ({**found, n: found[n] + k * steps[n]} for n in sorted(e.divided) for k in range(d))
                 found = next((g for g in grown if Fraction(dims.evaluate(e.size, g)).denominator == 1), found)
                 steps = {name: n * (d if name in e.divided else 1) for name, n in steps.items()}
-        self.judge(found)
+        try:
+            self.judge(found)
+        except FractionError as e:
+            raise error("E0503", f"found no sizes of axes for which {e.size} is a whole number", help=ROUND) from None
 
     def functions(self) -> None:
         """Judge the functions that ops have defined."""
-        meant: dict[str, Any] = {}
-        for made in self.classes.classes.values():
-            for name, defined in made.lowered.functions.items():
-                if meant.setdefault(name, defined) != defined:
-                    raise InvalidError(f"`{name}` is two functions")
-        for name, (parameters, result) in meant.items():
+        every = (c.lowered.functions.items() for c in self.classes.classes.values())
+        for name, (parameters, result) in itertools.chain(*every):
             f = self.defined.get(name)
             if not isinstance(f, ast.FunctionDef) or [a.arg for a in f.args.args] != [*parameters]:
                 raise InvalidError(f"`{name}` has other parameters")
@@ -817,13 +808,7 @@ class Validator:
         return made
 
     def lowered(self, group: ClassGroup | None, block: Block) -> Lowered:
-        if group is None:
-            if block is not self.model.block:
-                raise InvalidError("the model's class is made within it")
-            return self.classes.root
-        if block not in group.members:
-            raise InvalidError(f"{group.name} is no class of `{block.name}`")
-        return group.lowered[group.members.index(block)]
+        return self.classes.root if group is None else group.lowered[group.members.index(block)]
 
     # --- __init__ ---
 
@@ -1026,11 +1011,21 @@ def refs(name: str, made: Any) -> Any:
 
 MANY, FEW = 720_720, 12
 """The least numbers that 1 to 16, and 1 to 4, divide."""
+ROUND = "use `//` or `ceil(…)` where rounding is meant"
 FITS = 8
 """How often numbers are changed so that one more size is whole."""
-PRIMES = (10_007, 20_011, 30_011, 40_009, 50_021, 60_013, 70_001, 80_021, 90_001, 100_003, 110_017, 120_011, 130_003)
-SMALL_PRIMES = (31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83)
-"""For models in which a size, or a number, is raised to the power of a size."""
+SIZES = ((10_000, 10_000, MANY), (30, 1, FEW), (3, 1, 1))
+"""Where primes for the symbols begin and how far apart they are, and what they are multiplied by if a size is to be
+whole. The smaller ones are for models in which a size, or a number, is raised to the power of a size."""
+
+
+def primes(start: int, apart: int) -> Iterator[int]:
+    """Primes from `start` on, each larger than the one before by at least `apart`."""
+    n = start
+    while True:
+        n = next(k for k in itertools.count(n) if all(k % d for d in range(2, math.isqrt(k) + 1)))
+        yield n
+        n += apart
 
 
 def escaped(message: str) -> str:
