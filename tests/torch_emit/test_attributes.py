@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +112,42 @@ model m({one} = 3)(x: float[batch, time, 8]) -> [batch, time, 8] {{
     torch.testing.assert_close(made(x), (x * 3 + 5) + (x * 2 + 4) * 3)
     assert [*made.state_dict()] == []
     assert {name for name, _ in made.named_modules()} == {"", "a", "b"}
+
+
+def part(n: int, d: int) -> Fraction:
+    return Fraction(n, d) % 1
+
+
+WIDE = 3_100_000
+INEXACT = {
+    "return x * ((width / 17) % 1)": part(WIDE, 17),
+    "return x * (((width - 3_000_000) / 11) % 1)": part(WIDE - 3_000_000, 11),
+    "return x -> once(width)": part(WIDE, 17),
+    "return x -> once(width) -> once(width + 17) as b": part(WIDE, 17) ** 2,
+    "return x -> twice(width) -> twice(2 * width) as b": part(WIDE, 17) ** 2
+    * part(WIDE, 13)
+    * 3
+    * part(2 * WIDE, 17) ** 2
+    * part(2 * WIDE, 13)
+    * 3,
+    "let t = width + 1\n return x -> deep(t) -> deep(t + 1) as b": part(WIDE + 2, 17) * part(WIDE + 3, 17),
+}
+"""What a model returns for ones: numbers of which Python's own arithmetic has fewer than 12 digits right."""
+INEXACT_BLOCKS = """
+block once(n)(x: [batch, 4]) { return x * ((n / 17) % 1) }
+block twice(n, number = 3)(x: [batch, 4]) { return x * ((n / 17) % 1) * ((n / 17) % 1) * ((n / 13) % 1) * number }
+block deep(k)(x: [batch, 4]) { let n = k + 1
+  return x -> once(n) }
+"""
+
+
+@pytest.mark.parametrize("body", INEXACT)
+def test_numbers_that_python_computes_inexactly_are_written_out(body: str) -> None:
+    """Then the Config is held to the number that they were made of."""
+    spec = f"{INEXACT_BLOCKS}model m(width = {WIDE})(x: [batch, 4]) {{ {body} }}"
+    source = archdsl.torch_source(text=spec)
+    made, config = load_source(source, "M"), load_source(source, "Config")
+    x = torch.ones(1, 4, dtype=torch.float64)
+    torch.testing.assert_close(made()(x), x * float(INEXACT[body]), rtol=1e-14, atol=0)
+    with pytest.raises(AssertionError, match=r"`[a-z]+` is written out as a number: compile again with --set"):
+        made(config(width=WIDE + 1))

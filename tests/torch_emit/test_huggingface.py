@@ -20,7 +20,9 @@ from zoo.tiny_decoders import TINY
 
 import archdsl
 from archdsl.backends.huggingface.folder import other_dropout
+from archdsl.backends.huggingface.module import LibraryWriter
 from archdsl.backends.torch import Extras, emit
+from archdsl.backends.torch.validate import InvalidError, validate
 from archdsl.diagnostics import ArchError
 from archdsl.interop.convert import convert_from, import_folder
 from archdsl.ir.paths import is_reserved
@@ -762,3 +764,12 @@ def test_a_hyper_parameter_called_like_what_layers_are_given(tmp_path: Path) -> 
         archdsl.to_huggingface(model, tmp_path / "hf", native=False)
     assert raised.value.diagnostics[0].code == "E0534"
     assert "`layer_idx` of `layer`" in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["tie_word_embeddings", "use_cache", "pad_token_id"])
+def test_a_configuration_with_another_field_of_the_library_is_refused(name: str) -> None:
+    writer = LibraryWriter(archdsl.load("gpt2"), "gpt2")
+    configuration, modeling = writer.written()
+    (line,) = re.findall(rf"    {name}: .* = .*\n", configuration)
+    with pytest.raises(InvalidError, match=f"the Config's `{name}` is not "):
+        validate(configuration.replace(line, f"    {name}: int = 3\n") + "\n\n\n" + modeling, writer.classes)

@@ -108,6 +108,7 @@ class Class:
 
     lowered: Lowered
     numbers: Numbers
+    blocks: Sequence[Block]
     init: list[Any]
     methods: list[Method]
     arguments: dict[ClassUse, dict[str, Tree]]
@@ -171,6 +172,10 @@ class Classes:
         """Positions of sequences, in the order in which a method first reads them."""
         self.exact: dict[Block, Mapping[str, Expr]] = {}
         """What every static name of a block is worth."""
+        self.above: dict[Block, tuple[Block, Mapping[str, Expr]]] = {}
+        """The block that calls a block, and what it binds that one's names to."""
+        self.pinned: dict[str, None] = {}
+        """Names of the model's own block of which numbers are made that are written out."""
 
     def layers(self, block: Block) -> int:
         """How many layers of a library's cache a block and what it calls have."""
@@ -228,7 +233,9 @@ class Classes:
         for group in self.groups:
             self.classes[group] = group.class_ = self._spelled(group.lowered, group)
             group.free = self._free(group.class_)
-        self.classes[None] = self._spelled([self.root], None)
+        self.classes[None] = root = self._spelled([self.root], None)
+        for name in self.pinned:
+            self._demand(root, name)
         self._resolve()
         self._name_classes()
 
@@ -307,13 +314,14 @@ class Classes:
                     worth = {n: dims.expr_value(dims.substitute(e, mine)) for n, e in site.bind.items()}
                     given = {n: dims.literal(v) for n, v in worth.items() if not isinstance(v, Poly)}
                     self.exact[site.block] = {**given, **values_of(site.block)}
+                    self.above[site.block] = w.block, site.bind
                     waiting.append(lowered[site.block])
 
     def _spelled(self, members: Sequence[Lowered], group: ClassGroup | None) -> Class:
         """The first of some blocks of one class, with every number as Python writes it for all of them."""
         first = members[0]
         numbers = Numbers(first.block, [self.exact[m.block] for m in members])
-        made = Class(first, numbers, [], [], {})
+        made = Class(first, numbers, [m.block for m in members], [], [], {})
         merged = self.merged.get(group)
         forward = merged.method if merged is not None else self.forward if group is None else None
         values = zip(*(all_numbers(m, forward is None) for m in members), strict=True)
@@ -360,14 +368,15 @@ class Classes:
 
     def _more(self, made: Class, expr: dims.Expr | None, values: list[dims.Value], hint: str = "number") -> Tree:
         """A number that no expression gives rightly for all blocks: itself where it is the same, else an argument. What
-        it was computed from is then demanded."""
-        if len({*values}) == 1:
-            for name in made.numbers.exactly(expr) if expr is not None else ():
-                worth = {dims.expr_value(row[name]) for row in made.numbers.exact if name in row}
-                if len(worth) == 1:
-                    read = NumberLeaf(dims.Var(name), worth.pop())
-                    test = py("{a} == {n}", a=read, n=literal(read.value))
-                    made.demands.append(Check(test, f"`{name}` is written out as a number: compile again with --set"))
+        it was computed from is then demanded: of the class, or of the model where it differs between blocks."""
+        alike = len({*values}) == 1
+        for name in made.numbers.exactly(expr) if expr is not None else ():
+            if alike and len({row[name] for row in made.numbers.exact if name in row}) == 1:
+                self._demand(made, name)
+            else:
+                for block in made.blocks:
+                    self._pin(block, name)
+        if alike:
             return literal(values[0])
         for name, known in made.more.items():
             if known == values:
@@ -379,6 +388,25 @@ class Classes:
             name = f"{hint}_{n}"
         made.more[name] = values
         return HyperLeaf(name)
+
+    def _demand(self, made: Class, name: str) -> None:
+        """Let a class demand that a name of its block is worth what it is."""
+        worth = next((dims.expr_value(row[name]) for row in made.numbers.exact if name in row), None)
+        if worth is not None:
+            test = py("{a} == {n}", a=NumberLeaf(dims.Var(name), worth), n=literal(worth))
+            made.demands.append(Check(test, f"`{name}` is written out as a number: compile again with --set"))
+
+    def _pin(self, block: Block, name: str) -> None:
+        """Let the model demand what a name of a block is computed from."""
+        caller, bind = self.above.get(block, (block, {}))
+        if name in block.local:
+            for inner in dims.free_names(block.local[name]):
+                self._pin(block, inner)
+        elif block is self.model.block:
+            self.pinned.setdefault(name)
+        elif name in bind:
+            for inner in dims.free_names(bind[name]):
+                self._pin(caller, inner)
 
     def _arguments(self, made: Class, site: ClassUse, members: Sequence[Lowered]) -> dict[str, Tree]:
         """What the free names of a class are where it is instantiated."""

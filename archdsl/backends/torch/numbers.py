@@ -105,10 +105,10 @@ def function(tree: PyNode) -> Callable[..., Any]:
 
 
 def agree(found: Any, meant: Any, real: bool) -> bool:
-    """Whether Python's number is the one that is meant: a size to the letter, any other to 12 digits."""
+    """Whether Python's number is the one that is meant: a size to the letter, any other in its first 12 digits."""
     if isinstance(meant, int) and not real:
         return type(found) is int and found == meant
-    return isinstance(found, int | float) and math.isclose(found, float(meant), rel_tol=1e-12, abs_tol=0)
+    return isinstance(found, int | float) and f"{float(found):.12g}" == f"{float(meant):.12g}"
 
 
 def value_of(value: dims.Value) -> int | float:
