@@ -274,6 +274,10 @@ def _of_everything() -> Iterator[Any]:
     x, memory, real = "h: [batch, time, width]", "[batch, source, m]", "real: padding[batch, source]"
     yield pytest.param(CROSS % (f"{x}, k: {memory}, {real}", "b, real"), id="memory, and a tensor for the slots")
     yield pytest.param(CROSS % (f"{x}, {real}, memory: {memory}", "real, b"), id="a tensor for the slots, and memory")
+    first = LAYER.replace("(x: [batch, time, width])", "(seen: bool[batch, time], x: [batch, time, width])")
+    first = first.replace("causal", "causal & keys(seen)")
+    given = "model m(width = 8)(x: [batch, time, width], seen: bool[batch, time])"
+    yield pytest.param(f"{first}{given} {{ x = layer(seen, x)  return x }}", id="another tensor before x")
     images = "model m { input: patches(size: 2, image: 4, class_token: true) width: 8 blocks: 2 * layer }"
     yield pytest.param(LAYER + images, id="a weight that the library makes")
     own = "inline block own(frames: [batch, time, 8]) { return frames }\nmodel m { input: own width: 8 blocks: %s }"

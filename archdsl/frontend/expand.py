@@ -890,7 +890,12 @@ def _text(recorder: Recorder) -> str:
     tensors = recorder.tensors or tuple(tensor_param(t) for t in node.header.tensors or ())
     keyword = "model" if isinstance(node, ast.ModelDecl) else "inline block" if node.inline else "block"
     head = f"{keyword} {node.name}" + (f"({', '.join(map(hyper, hypers))})" if hypers else "")
-    head += f"({', '.join(tensors)}){results(node.header)}"
+    own = next((t for t in node.header.tensors or () if t.name == "x"), None)
+    behind = results(node.header)
+    if isinstance(node, ast.BlockDecl) and not behind and own is not None and first != "x":
+        # Else the result of equations would have the shape of the first tensor.
+        behind = f" -> {tensor_type(own.type)}"
+    head += f"({', '.join(tensors)}){behind}"
     if recorder.init is not None:
         scheme = format_expr(recorder.init)
         head = f"# Declared with `init: {scheme}`: equations give `init:` to each primitive instead.\n{head}"
