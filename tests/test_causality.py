@@ -138,6 +138,15 @@ def test_a_query_that_sees_one_key_reads_nothing_of_itself(mask: str, shown: boo
     assert found.message.startswith("a later token can reach" if shown else "cannot prove")
 
 
+@pytest.mark.parametrize(("keys", "shown"), [("j < 1", False), ("j < 2", True), ("j <= i", True)])
+def test_of_one_score_alone_nothing_is_read(keys: str, shown: bool) -> None:
+    body = f"""{SCORES}
+  w = where({keys}, scores, -inf) -> softmax
+  x = x + (einsum("b q k, b k d -> b q d", w, x) -> flip(1))"""
+    (found,) = equations(body)
+    assert found.message.startswith("a later token can reach" if shown else "cannot prove")
+
+
 def test_keys_before_the_sequence_are_earlier() -> None:
     body = """
   param prefix: [4, 5, 8] = normal(0.02)

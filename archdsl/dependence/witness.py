@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import product
+from itertools import islice, product
 
 from archdsl.dependence.domain import ANYWHERE, Fact, Form
 from archdsl.dependence.paths import Paths, Spot
@@ -214,6 +214,8 @@ class Witness(Paths):
             return
         reads: Sequence[Reads] = op.reads_of(node, k)
         positions = [self.position(node, i, reads[i], spot.value, index) for i in range(len(node.inputs))]
+        if op.relative and self.is_alone(spot, node, reads[0], positions[0]):
+            return
         known = [self.given(spot, node, i, positions[i]) for i in range(len(positions))] if op.elementwise else []
         if known and op.constant(node, known) is not None:
             return
@@ -233,6 +235,17 @@ class Witness(Paths):
             if hidden and not all(self.is_free(self.input(spot, node, j), positions[j] or ()) for j in others):
                 continue
             yield self.input(spot, node, i), position
+
+    def is_alone(self, spot: Spot, node: OpNode, reads: Reads, position: Index | None) -> bool:
+        """Whether of all numbers along the axis that an op reads whole one alone counts."""
+        assert position is not None
+        (axis,) = (a for a, read in enumerate(reads) if read is None)
+        before, behind = position[:axis], position[axis + 1 :]
+        numbers = (
+            self.number(self.input(spot, node, 0), (*before, place, *behind))
+            for place in range(self.length(node.tensor(0).shape[axis].value))
+        )
+        return len([*islice((n for n in numbers if n != node.op.absent(node)), 2)]) < 2
 
     @staticmethod
     def is_known_somewhere(spot: Spot, value: object) -> bool:

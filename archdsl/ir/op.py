@@ -515,6 +515,9 @@ class Primitive:
     typed: ClassVar[str | int | None] = None
     """The type of every result where neither its signature nor all inputs together give it: a type, or the number of
     the input that has it."""
+    relative: ClassVar[bool] = False
+    """Whether its results say how each number along the axis that it reads whole stands to the others: that of one
+    alone is the same whatever the number is."""
     for_type: ClassVar[tuple[int, ...]] = ()
     """Inputs of which the type alone is read."""
     own_type: ClassVar[bool] = False

@@ -193,6 +193,7 @@ class Softmax(AxisOp):
     passes = 5
     by_result = True
     expression = "{0}.softmax({axis})"
+    relative = True
     signature = "softmax(axis: int = -1)(x: float[...]) -> [...]"
     examples = shown("x -> softmax", "x -> softmax(axis: 1)", "softmax(x + 1)  # x: [5]")
 
@@ -212,6 +213,7 @@ class LogSoftmax(AxisOp):
     passes = 5
     by_result = True
     expression = "{0}.log_softmax({axis})"
+    relative = True
     signature = "log_softmax(axis: int = -1)(x: float[...]) -> [...]"
     examples = shown("x -> log_softmax", "x -> log_softmax(axis: 1)", "log_softmax(x + 1)  # x: [5]")
 
