@@ -1073,6 +1073,9 @@ SLICES = {
     "all by a sum": "x[:, : time + n - 2]",
     "all from a start": "x[:, n - 2 : time + m - 2]",
     "some": "x[:, : time // n + m]",
+    "all but some": "x[:, : time + n - 3]",
+    "all but a difference": "x[:, : time - (n - m) - 1]",
+    "from the end": "x[:, n - m - 1 :]",
 }
 
 

@@ -95,6 +95,9 @@ class OpCall:
     def holds(self, op: str, a: Num, b: Num | float, message: str = "") -> bool:
         return self.frame.holds(op, a, b, message or self._decided())
 
+    def keeps(self, a: Num, op: str, b: Num, message: str) -> None:
+        self.frame.decide(a.expr, op, b.expr, message)
+
     def same(self, a: Num, b: Num, message: str = "") -> bool:
         return self.frame.same(a, b, message or f"`{self.op.name}` needs these sizes to be equal")
 

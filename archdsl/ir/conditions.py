@@ -208,6 +208,11 @@ class _Root:
             pairs = [(left, condition.op, right)]
         elif condition.op == "==":
             pairs = self._of_running(left, right)
+        elif condition.op == "<=":
+            difference = _value(Bin("-", left, right))
+            if isinstance(difference, Poly) and {s.name for s in difference.symbols} <= self.values.keys():
+                # What only the running model knows is the same on both sides.
+                pairs = [(more, "<=", less) for more, _, less in self._coefficients(left, right) or ()]
         for pair in pairs:
             found = self._solved(*_names_first(*self._without_fractions(*pair)))
             if found[0] != found[2] and not self.always(*found):

@@ -397,6 +397,9 @@ class Application(Protocol):
         number is asked by one of these: the answer becomes a condition that the emitted code holds its user's numbers
         to, and `message` says what it is about."""
 
+    def keeps(self, a: Num, op: str, b: Num, message: str) -> None:
+        """Note what holds of two sizes whatever the running model's are: a condition on other numbers of a Config."""
+
     def same(self, a: Num, b: Num, message: str = "") -> bool:
         """Whether two sizes are equal. Only that they are becomes a condition: what stands for sizes that differ has to
         stand for equal ones too."""

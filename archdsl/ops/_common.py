@@ -189,8 +189,8 @@ def demand_at_most(call: Application, a: Num, b: Num, message: str) -> None:
     """The condition `a <= b`, unless it holds whatever the run-time sizes are."""
     if (a.static and b.static) or not surely_at_most(a, b):
         call.condition("<=", a, b, message)
-    else:
-        call.same(a, b, message)  # where they are, other numbers of the Config may make `a` larger
+    elif not call.same(a, b, message):  # where they are, other numbers of the Config may make `a` larger
+        call.keeps(a, "<=", b, message)
 
 
 # --- which positions are read -----------------------------------------------------------------------------------------
