@@ -1,6 +1,8 @@
 """Causality is proved: what looks ahead is refused and shown, what does not is accepted. Random models are in
 test_random_causality.py, edits of the zoo in test_leaks.py."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from rows import spelled
@@ -159,6 +161,15 @@ def test_keys_before_the_sequence_are_earlier() -> None:
 
 # --- other ops --------------------------------------------------------------------------------------------------------
 
+
+def handed_on(start: str, times: int) -> str:
+    """What was there that many positions before, by as many tensors that are carried."""
+    names = ["a", *(f"h{i}" for i in range(times))]
+    carries = ", ".join(f"{name}: [batch, 32] = 0" for name in names[1:])
+    moves = "".join(f"  {name} = {before}\n" for before, name in reversed([*pairwise(names)]))
+    return f"  x = scan {carries} for a in {start} {{\n  emit {names[-1]}\n{moves}}}"
+
+
 SCAN = "  x = scan h: [batch, 32] = 0 for x_t in x { h = 0.5 * h + x_t  emit h }"
 PATCHES = """
   h = x -> rearrange("b (n p) d -> b n (p d)", p: 4){shift}
@@ -191,6 +202,7 @@ CAUSAL = {
     "flip of features": "  x = x -> flip(2)",
     "scan": SCAN,
     "scan of a shifted carry": "  x = scan h: [batch, 32] = 0 for x_t in x { emit h  h = x_t }",
+    "carries handed on": handed_on("x -> shift(-7)", 7),
     "patches": PATCHES.format(shift=" -> shift"),
     "the states of the parts before": STATES
     + "  x = h -> shift -> unsqueeze(2) -> expand(2, 4) -> flatten(1, 2) -> shift(-1)",
@@ -265,6 +277,10 @@ LOOKING_AHEAD = {
     "a carry of later positions": """
   z = x -> shift(-2)
   x = scan h: [batch, 32] = 0 for a in z { emit h  h = a }""",
+    "carries handed on, and a later position": handed_on("x -> shift(-8)", 7),
+    "a carry of one position": "  x = scan h: [batch, 32] = x[:, 3] for a in x { emit h  h = h + a }",
+    "parts of an odd length": """
+  x = x -> rearrange("b (n p) d -> b n p d", p: 15) -> flip(2) -> flatten(1, 2)""",
     "twice as far": "  h = x -> every(2)\n  x = x + concat(h, h, axis: 1)[:, :time]",
     "the least of the best of all": f"""{SCORES}
   best, at = scores -> topk(3)
@@ -342,6 +358,9 @@ UNDONE = {
     "a large number added to scores": f"""{SCORES}
   kept = scores + cast(where(j <= i, 0, -1e9), float)
   {BEST}""",
+    "a number that may be large": """
+  k = where(x > 0, fill(1000, batch, time, 32), x)
+  x = k + shift(x, -1)""",
     "the index of the only one that is not masked": f"""{SCORES}
   best, at = where(j <= 0, scores + flip(scores, 2), -inf) -> topk(1)
   x = x * cast(at, float)""",
@@ -396,12 +415,14 @@ def test_what_is_certain_is_said_where_one_position_reads_later_ones(body: str, 
     assert found.message.startswith("a later token can reach an earlier position of `y`: `shift` reads ")
 
 
-def test_the_path_goes_through_what_a_loop_emits() -> None:
-    body = "z = for i in 2 { x = x -> linear(8)  emit x -> roll(2) -> roll(-2) }  y = 2 * z[0]"
+@pytest.mark.parametrize("turn", [0, 1])
+def test_the_path_goes_through_what_a_loop_emits(turn: int) -> None:
+    body = f"z = for i in 2 {{ x = x -> linear(8)  emit x -> roll(2) -> roll(-2) }}  y = 2 * z[{turn}]"
     text = f"model m(x: [batch, time, 8]) -> [batch, time, 8] {{ {body}  assert causal(y)  return y }}"
     (found,) = archdsl.check(text=text)
     assert found.message.startswith("cannot prove that `y` is causal: `roll` may read positions of `x`")
-    assert found.notes[0] == "the path: x -> x.0 -> roll -> times -> y"
+    linear = "x.0" if turn == 0 else "…"
+    assert found.notes[0] == f"the path: x -> {linear} -> roll -> times -> y"
 
 
 def test_a_scan_is_a_step_of_the_path() -> None:
@@ -441,6 +462,30 @@ model m(x: [batch, time, 8]) {{ return x -> {op} -> part }}
 """
     assert prove(model_of(text.format(op="shift"))) == []
     assert prove(model_of(text.format(op="flip(1)"))) != []
+
+
+@pytest.mark.parametrize("part", ["n", "p"])
+@pytest.mark.parametrize(("op", "holds"), [("cumsum(axis: 1)", True), ("shift", True), ("shift(-1)", False)])
+def test_what_is_assumed_of_parts_that_are_moved_holds_behind_it(part: str, op: str, holds: bool) -> None:
+    text = f"""model m(x: [batch, time, 8]) {{
+      y = x -> rearrange("b (n p) d -> b (p n) d", {part}: 4)
+      assume causal(y)
+      z = y -> {op}
+      assert causal(z)
+      return z
+    }}"""
+    found = prove(model_of(text))
+    assert [d.code for d in found] == ([] if holds else ["E0406"])
+
+
+@pytest.mark.parametrize(("places", "causal"), [(":1", True), ("1:2", False)])
+def test_one_place_that_is_cut_in_sizes_by_name(places: str, causal: bool) -> None:
+    text = f"""model m(x: [batch, time, 8], k: [a, b]) {{
+      y = x + (x[:, {places}] -> unflatten(1, a, b))[:, 0, :1]
+      assert causal(y)
+      return y, k
+    }}"""
+    assert (prove(model_of(text)) == []) == causal
 
 
 def test_a_model_without_a_claim_may_look_anywhere() -> None:

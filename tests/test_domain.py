@@ -60,7 +60,9 @@ def known(fact: Fact, index: Index) -> float | None:
 
 
 def a_layout(random: Random, axes: int) -> Layout:
-    return tuple(random.choice([(2,), (3,), (4,), (2, 2), (3, 2), (2, 3), (6,)]) for _ in range(axes))
+    return tuple(
+        random.choice([(2,), (3,), (4,), (2, 2), (3, 2), (2, 3), (6,), (1, 3), (2, 1, 2)]) for _ in range(axes)
+    )
 
 
 def a_form(random: Random, layout: Layout, low: int = 0) -> Form:
@@ -230,8 +232,9 @@ def test_a_result_depends_on_what_is_read() -> None:
 def test_regrouped_axes_keep_what_is_known() -> None:
     followed = 0
     for random in tried(9):
-        layout = tuple(random.choice([(6,), (2, 3), (3, 2)]) for _ in range(2))
-        cuts = tuple(random.choice([(6,), (2, 3), (3, 2)]) for _ in layout)
+        ways = [(12,), (2, 6), (6, 2), (3, 4), (2, 3, 2), (1, 12), (4, 1, 3)]
+        layout = tuple(random.choice(ways) for _ in range(2))
+        cuts = tuple(random.choice(ways) for _ in layout)
         parts = [(axis, k) for axis, cut in enumerate(cuts) for k in range(len(cut))]
         random.shuffle(parts)
         edge = random.randint(1, len(parts) - 1)
@@ -304,7 +307,7 @@ def test_a_claim_is_met_where_no_later_position_is_read() -> None:
         if meets(bound, layout, axis, ratio, ahead, ()):
             met += 1
             assert all(latest(bound, layout, i) <= most for i, most in allowed.items())
-        own = claimed(layout, axis, ratio, ahead)
-        assert meets(own, layout, axis, ratio, ahead, ())
-        assert all(latest(own, layout, i) == most for i, most in allowed.items())
+        own, whole = claimed(2, axis, ratio, ahead), tuple((n,) for n in sizes(layout))
+        assert meets(own, whole, axis, ratio, ahead, ())
+        assert all(latest(own, whole, i) == most for i, most in allowed.items())
     assert met > TRIES / 20

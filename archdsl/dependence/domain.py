@@ -528,9 +528,6 @@ def _aligned(parts: Parts, cuts: Parts) -> list[Parts] | None:
         taken: list[DimValue] = []
         while whole(tuple(taken)) != cut:
             if not left:
-                if cut == 1:
-                    taken = [1]
-                    break
                 return None
             part = left.pop()
             rest = _quotient(cut, whole(tuple(taken)))
@@ -564,7 +561,8 @@ def _is_multiple(a: DimValue, b: DimValue, ratio: Poly) -> bool:
 
 
 def _recut(scales: tuple[Fraction, ...], parts: Parts, fresh: list[Parts]) -> list[tuple[Fraction, ...]] | None:
-    """Scales over the parts of an axis as scales over the parts of its cuts."""
+    """Scales over the parts of an axis as scales over those of its cuts, as `_aligned` finds them; None where a size
+    that would be a scale is not known."""
     target = [n for cut in fresh for n in cut]
     source = [(n, s) for n, s in zip(parts, scales, strict=True) if n != 1]
     flat: list[Fraction] = []
@@ -572,20 +570,14 @@ def _recut(scales: tuple[Fraction, ...], parts: Parts, fresh: list[Parts]) -> li
         if size == 1:
             flat.insert(0, ZERO)
             continue
-        if not source:
-            return None
         part, scale = source.pop()
+        flat.insert(0, scale)
         if part == size:
-            flat.insert(0, scale)
             continue
         outer = _quotient(part, size)
-        if outer is None or (scale and not isinstance(size, int)):
-            if outer is None or scale:
-                return None
-            source.append((outer, ZERO))
-            flat.insert(0, ZERO)
-            continue
-        flat.insert(0, scale)
+        assert outer is not None, "parts are cut where cuts are"
+        if scale and not isinstance(size, int):
+            return None
         source.append((outer, scale * size if isinstance(size, int) else ZERO))
     result, at = [], 0
     for cut in fresh:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import reduce
 
-from archdsl.dependence.domain import ANYWHERE, ONE, Bound, Fact, join
+from archdsl.dependence.domain import ANYWHERE, ONE, Bound, Fact, flat_layout, join
 from archdsl.dependence.solve import DependenceWalk, InputAxis, claimed, meets, ratio_of, same_axis
 from archdsl.ir.graph import Model, OpNode, Value
 from archdsl.ir.interpreter import Run
@@ -40,8 +40,8 @@ class _Lengths(DependenceWalk):
         output = node.outputs[k]
         if any(f is not None for f in facts) or not self.axes(output):
             return found
-        layout = tuple((d.value,) for d in output.shape)
-        own: Bound = reduce(join, (claimed(layout, a, self.ratio(output, a), 1) for a in self.axes(output)))
+        own: Bound = reduce(join, (claimed(output.rank, a, self.ratio(output, a), 1) for a in self.axes(output)))
+        layout = flat_layout(output)
         return self.fact(layout, (own,), *self.made(node, k, layout))
 
     def reads(self, node: OpNode, k: int) -> Sequence[Reads]:

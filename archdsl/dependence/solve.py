@@ -34,11 +34,11 @@ from archdsl.dependence.domain import (
     total,
 )
 from archdsl.frozen import Entity, Frozen
-from archdsl.ir.dims import Lit, Num, Poly, div, mul, whole_axis
+from archdsl.ir.dims import Lit, Num, Poly, div, whole_axis
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import CausalNode, Node, OpNode, ScanNode, Value
 from archdsl.ir.interpreter import Interpreter, Level, Run
-from archdsl.ir.op import At, Reads
+from archdsl.ir.op import At, Reads, same
 
 LARGE = 256.0
 """Numbers beyond it stand for infinite ones."""
@@ -205,8 +205,8 @@ class DependenceWalk(Interpreter[Fact]):
         slices = [self.slice(run.fact(v), depth) for v in node.sequences]
         carries = list(starts)
         leaks = len(self.leaks)
-        # From MAX_ROUNDS on each round takes the bound from at least one source of one carried tensor.
-        for iteration in range(2 * MAX_ROUNDS + len(starts) * len(self.sources)):
+        # From MAX_ROUNDS on each round finds a tensor that is carried to depend on one source more, or takes a bound.
+        for iteration in range(2 * MAX_ROUNDS + len(starts) * (2 * len(self.sources) + 1)):
             del self.leaks[leaks:]
             inner = self.within(node.body, [*carries, *slices], run, node)
             grown = [self.either([c, self.step_before(e, depth)]) for c, e in zip(carries, inner.ends, strict=False)]
@@ -272,17 +272,14 @@ class DependenceWalk(Interpreter[Fact]):
 
         return self.changed(fact, lambda layout: layout, form)
 
-    def unbounded(self, fact: Fact | None) -> Fact | None:
-        return self.changed(fact, lambda layout: layout, lambda f, own: None)
-
-    def widened(self, fact: Fact | None, grown: Fact | None) -> Fact | None:
-        """A fact that still grows from step to step: what grows has no bound, and a source that has settled keeps its
-        own."""
-        if fact is None or grown is None or fact.layout != grown.layout:
-            return grown if grown == fact else self.unbounded(grown)
-        return Fact(
-            grown.layout, tuple(b if b == a else ANYWHERE for a, b in zip(fact.bounds, grown.bounds, strict=True))
-        )
+    @staticmethod
+    def widened(fact: Fact | None, grown: Fact | None) -> Fact | None:
+        """A fact that still grows from step to step: what grows has no bound. A source that has settled keeps its own,
+        and so does one that is read for the first time, which came through other tensors that are carried."""
+        if fact is None or grown is None:
+            return grown
+        bounds = zip(fact.bounds, grown.bounds, strict=True)
+        return Fact(grown.layout, tuple(b if a in (b, ()) else ANYWHERE for a, b in bounds))
 
     # --- demands ---
 
@@ -291,7 +288,7 @@ class DependenceWalk(Interpreter[Fact]):
         axis = time_axis(node.value, self.sources) if isinstance(node, CausalNode) else None
         if not isinstance(node, CausalNode) or fact is None or axis is None:
             return
-        bounds = list(fact.bounds)
+        claims: dict[int, Bound] = {}
         for i, source in own_sources(node.value, axis, self.sources):
             ratio = ratio_of(source, node.value.shape[axis].value)
             if meets(fact.bounds[i], fact.layout, axis, ratio, node.ahead, ()):
@@ -300,9 +297,12 @@ class DependenceWalk(Interpreter[Fact]):
                 self.leaks.append(Leak(tuple(self.levels), run, node, i, axis))
                 return
             self.needed.add(node)
-            bounds[i] = claimed(fact.layout, axis, ratio, node.ahead)
-        if node.assumed:
-            run.facts[node.value] = Fact(fact.layout, tuple(bounds), fact.known, fact.positions)
+            claims[i] = claimed(node.value.rank, axis, ratio, node.ahead)
+        if claims:  # which are about positions, not about parts of an axis
+            layout = flat_layout(node.value)
+            own: Reads = tuple(same(i) for i in range(len(layout)))
+            bounds = tuple(claims.get(i, b) for i, b in enumerate(mapped([(fact, own)], layout)))
+            run.facts[node.value] = Fact(layout, bounds, *moved(fact, own, layout))
 
 
 def keeps_positions(value: Value) -> bool:
@@ -340,16 +340,9 @@ def meets(bound: Bound, layout: Layout, axis: int | None, ratio: Fraction, ahead
     return True
 
 
-def claimed(layout: Layout, axis: int, ratio: Fraction, ahead: int) -> Bound:
-    """The largest bound that `meets` lets pass; ANYWHERE where it cannot be said over the parts of the axis."""
-    row: list[Fraction] = []
-    step: DimValue = 1
-    for size in reversed(layout[axis]):
-        if not isinstance(step, int):
-            return ANYWHERE
-        row.insert(0, ratio * step)
-        step = mul(step, size)
-    rows = (tuple(row) if i == axis else (ZERO,) * len(parts) for i, parts in enumerate(layout))
+def claimed(rank: int, axis: int, ratio: Fraction, ahead: int) -> Bound:
+    """The largest bound that `meets` lets pass, over axes of one part each."""
+    rows = ((ratio if i == axis else ZERO,) for i in range(rank))
     return (Form(tuple(rows), max(ratio - 1, ZERO) + ahead - 1),)
 
 
