@@ -407,11 +407,7 @@ class _Planner:
         found = self.found
         key = id(node.node)
         if key not in self.read:
-            why = node.node.op.needs_full_sequence(node.node)
-            if why and self.speaks_of_time(node):
-                raise self.blame(node, why)
-            if node.node.op.elementwise and any(isinstance(v, Num) and has(v, self.time) for v in node.inputs):
-                raise self.blame(node, "computes with the length of the sequence, which no step knows but the last")
+            self.demand_steps(node)
             tensors = [i for i, v in enumerate(node.inputs) if isinstance(v, Value)]
             self.read[key] = tuple(i for i in tensors if _reads(node, i)), self.speaks_of_time(node)
         reads, speaks = self.read[key]
@@ -436,6 +432,14 @@ class _Planner:
             found.carries[node] = CarriedState(node, taken.states, self.layer)
         for i, wanted, role in taken.wanted:
             self.need(node, i, node.tensor(i), wanted, role)
+
+    def demand_steps(self, node: FlatOp) -> None:
+        """Raise ArchError E0504 for an op that has to know of the whole sequence."""
+        why = node.node.op.needs_full_sequence(node.node)
+        if why and self.speaks_of_time(node):
+            raise self.blame(node, why)
+        if node.node.op.elementwise and any(isinstance(v, Num) and has(v, self.time) for v in node.inputs):
+            raise self.blame(node, "computes with the length of the sequence, which no step knows but the last")
 
     def has_rows(self, node: FlatOp) -> bool:
         """Whether an op makes a tensor [batch, …] with one axis of time."""
@@ -612,8 +616,11 @@ class _Planner:
         for i, value in self.timed(node):
             if along and id(value) not in own:
                 raise self.blame(node, f"reads {_shown(value)}, which has an axis of time, at every step")
+            if value in found.positional:
+                raise self.blame(node, "reads a table of positions")
             form = tuple(NEW if a in self.axes(value) else FIXED for a in range(value.rank))
             self.need(node, i, value, form)
+        self.demand_own_positions(node)
         if along:
             self.layer += 1
             states = tuple(
@@ -621,6 +628,23 @@ class _Planner:
                 for i, v in enumerate(node.body.inputs[: len(node.starts)])
             )
             found.carries[node] = CarriedState(node, states, self.layer)
+
+    def demand_own_positions(self, scan: FlatScan) -> None:
+        """Raise ArchError E0504 where the body of a scan asks for other positions than its own: they would have to be
+        kept for each of its steps."""
+        for node in scan.body.nodes:
+            if isinstance(node, FlatScan):
+                if any(has(v.shape[1], self.time) for v in node.sequences):
+                    raise self.blame(node, "runs along time within another one")
+                self.demand_own_positions(node)
+            elif isinstance(node, FlatOp):
+                self.demand_steps(node)
+                taken = self.take(node)
+                op, within = node.node.op, "within a scan"
+                if taken.states or any(ALL in form for _, form, _ in taken.wanted):
+                    raise self.blame(node, f"reads other positions than its own {within}")
+                if op.positional and not (op.moves or op.alike) and self.speaks_of_time(node):
+                    raise self.blame(node, f"asks which positions there are {within}")
 
     def blame(self, node: FlatNode, what: str, help: str = "") -> ArchError:
         if isinstance(node, FlatOp):

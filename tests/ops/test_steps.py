@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -446,7 +447,7 @@ SPREAD = """param table: [64, 1] = normal(1)
 @pytest.mark.parametrize(
     ("lines", "why"),
     [
-        (SCANNED, "a scan reads a table of positions"),
+        (SCANNED, "the scan cannot be taken step by step: it reads a table of positions"),
         (KEPT, "`z`, which a scan makes, is read at all positions several times"),
         (ATTENDED, "this op reads pairs of positions in a way that has no decode step"),
         (SPREAD, "the table `p` is read by tensors of different numbers of axes"),
@@ -472,12 +473,74 @@ def test_onnx_has_steps_of_tables_and_scans(lines: str) -> None:
             "a scan over positions alone has no decode step",
         ),
         ("y = x * cast_like((indices(2 * time))[:time] -> unsqueeze(1), x)", "has no positions up to 2 * time"),
-        (SCANNED, "a scan reads a table of positions"),
+        (SCANNED, "the scan cannot be taken step by step: it reads a table of positions"),
     ],
 )
 def test_positions_that_a_step_of_onnx_does_not_have_are_refused(lines: str, why: str) -> None:
     with pytest.raises(ArchError, match=f"E0504.*{re.escape(why)}"):
         differences(positions_model(lines, "x + y"))
+
+
+OVER_HEADS = """z = scan s: [batch, time, 4] = {start} for a in x -> unflatten(-1, 2, 4) -> permute(0, 2, 1, 3) {{
+            {inner}
+            s = 0.5 * s + {made}
+            emit s
+          }}
+          y = z -> permute(0, 2, 1, 3) -> flatten(2)"""
+OVER_TIME = "y = scan h: [batch, 8] = 0 for x_t in x {{ {inner} h = 0.5 * h + {made}  emit h }}"
+INNER = "c = scan q: [batch, {size}] = 0 for b in {read} {{ q = 0.5 * q + b  emit q }}"
+COUNTED = """block counted(a: [batch, time, n]) -> [batch, time, n] {
+  return a * cast_like(unsqueeze(indices(time), 1), a)
+}
+"""
+
+
+def over_heads(made: str, start: str = "0", inner: str = "") -> str:
+    return OVER_HEADS.format(start=start, made=made, inner=inner)
+
+
+def over_time(made: str, inner: str = "") -> str:
+    return OVER_TIME.format(made=made, inner=inner)
+
+
+@pytest.mark.parametrize("how", [differences, torch_differences], ids=["onnx", "torch"])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        over_heads("(a -> linear(4) -> softmax)"),
+        over_heads("a * (a[:, :, :1] -> expand(2, 4))", start="x -> linear(4)"),
+        over_heads("a * fill(0.5, batch, time, 4)"),
+        over_heads("(c -> transpose(1, 2))", inner=INNER.format(size="time", read="a -> transpose(1, 2)")),
+        over_time("(c -> flatten(1))", inner=INNER.format(size=4, read="x_t -> unflatten(-1, 2, 4)")),
+    ],
+)
+def test_scans_of_single_positions_have_steps(lines: str, how: Callable[[Model], dict[str, float]]) -> None:
+    found = how(positions_model(lines, "x + y"))
+    assert max(found.values()) < 1e-5, found
+
+
+@pytest.mark.parametrize("how", [differences, torch_differences], ids=["onnx", "torch"])
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (over_heads("(a -> gru(4))"), "`gru` .* it reads other positions than its own within"),
+        (over_heads("(a -> cumsum(axis: 1))"), "`cumsum` .* it reads other positions than"),
+        (over_heads("shift(a)"), "`shift` .* it reads other positions than its own within a"),
+        (over_heads("(a -> mha(heads: 2, mask: causal))"), "the scan .* a table of positions"),
+        (over_heads("a * cast(t, float)"), "the scan .* reads a table of positions"),
+        (
+            over_heads("c", inner=INNER.format(size=4, read="a")),
+            "the scan .* runs along time within another",
+        ),
+        (over_heads("a * time"), "`times` .* it computes with the length of the sequence"),
+        (over_heads("(a -> counted)"), "`indices` .* it asks which positions there are within a scan"),
+        (over_time("x_t * time"), "`times` .* it computes with the length of the sequence"),
+    ],
+)
+def test_scans_of_several_positions_have_none(lines: str, why: str, how: Callable[[Model], object]) -> None:
+    model = positions_model(lines, "x + y", blocks=COUNTED)
+    with pytest.raises(ArchError, match=f"E0504.*{why}"):
+        how(model)
 
 
 BEHIND = {
@@ -551,9 +614,9 @@ def test_numbers_made_of_weights_alone_are_those_of_each_step() -> None:
     assert max(found.values()) < 1e-5, found
 
 
-def positions_model(lines: str, result: str, layers: int = 1) -> Model:
+def positions_model(lines: str, result: str, layers: int = 1, blocks: str = "") -> Model:
     return archdsl.load(
-        text=f"""block layer(x: [batch, time, 8]) -> [batch, time, 8] {{
+        text=f"""{blocks}block layer(x: [batch, time, 8]) -> [batch, time, 8] {{
           param w: [8] = normal(1)
           t = indices(time) -> unsqueeze(1)
           {lines}

@@ -18,7 +18,6 @@ from archdsl.backends.onnx.positions import size_of
 from archdsl.backends.onnx.scope import OnnxNodeScope, scan
 from archdsl.backends.onnx.targets import GraphOptions, target_for
 from archdsl.backends.onnx.write import GraphWriter, Written, written_by
-from archdsl.diagnostics import error
 from archdsl.ir.dims import Num, Shape
 from archdsl.ir.graph import Model, Value
 from archdsl.passes.decode import ALL, FIXED, CacheSpec, CarriedState, DecodePlan, has, is_time, plan
@@ -295,10 +294,9 @@ class StepWriter(FormsWriter):
     def scan(self, flat: FlatScan) -> None:
         carry = self.plan.carries.get(flat)
         if carry is None:
-            super().scan(flat)
+            with self.writing(self.plan.forms.get(flat.outputs[0], ())):
+                super().scan(flat)
             return
-        if any(v in self.plan.positional for v in flat.sequences):
-            raise error("E0504", "a scan reads a table of positions, which has no decode step")
         builder = self.builder
         builder.path = flat.path
         names = [f"{carry.layer}.{s.name}" for s in carry.states]

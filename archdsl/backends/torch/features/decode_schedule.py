@@ -514,8 +514,7 @@ class Assigner:
         known = flat in self.directly or value in self.pairs.made
         if value not in self.positional or len(axes) != 1 or known:
             return
-        if not isinstance(flat, FlatOp):
-            raise refuse("a scan reads a table of positions, which has no decode step")
+        assert isinstance(flat, FlatOp), "no scan reads a table"
         op, wanted = flat.node.op, self.plan.needs.get((flat, i), ())
         if not self.takes_rows(flat, i) or ALL in wanted:
             raise refuse(f"`{op.name}` reads a table of positions in a way that has no decode step", flat.node.span)
