@@ -151,3 +151,38 @@ def test_numbers_that_python_computes_inexactly_are_written_out(body: str) -> No
     torch.testing.assert_close(made()(x), x * float(INEXACT[body]), rtol=1e-14, atol=0)
     with pytest.raises(AssertionError, match=r"`[a-z]+` is written out as a number: compile again with --set"):
         made(config(width=WIDE + 1))
+
+
+RUNNING = {
+    "let u = time / 3": "u",
+    "let u = time * width / 3": "u",
+    "let u = time * width / 3 + 2": "2 * u",
+    "let t = time * width\n let u = t / 3 + 2": "t * u",
+    "let t = time * width\n let u = (t + 3) / 2\n let v = u * 2": "v * u",
+    "let t = (time + 1) / width\n let u = t / 2\n let v = (u + 1) / 2": "v - u",
+}
+"""Numbers that a block computes of a run-time size, which need not be whole; the factor that is made of them."""
+
+
+@pytest.mark.parametrize("width", [3, 4])
+@pytest.mark.parametrize("lets", RUNNING)
+def test_fractions_of_run_time_sizes(lets: str, width: int) -> None:
+    """They are not rounded where they meet a tensor, for whatever Config."""
+    text = f"model m(width = 3)(x: [batch, time, 4]) {{\n {lets}\n return x * ({RUNNING[lets]}) }}"
+    source = archdsl.torch_source(text=text)
+    made = load_source(source, "M")(load_source(source, "Config")(width=width))
+    for time in (2, 5, 6):
+        names: dict[str, Any] = {"time": Fraction(time), "width": width}
+        exec(lets.replace("let ", "").replace("\n ", "\n"), {}, names)
+        x = torch.randn(2, time, 4, dtype=torch.float64)
+        expected = x * float(eval(RUNNING[lets], {}, names))
+        torch.testing.assert_close(made(x), expected)
+        torch.testing.assert_close(archdsl.to_torch(text=text, set={"width": width})(x), expected)
+
+
+def test_a_size_that_is_made_of_fractions_is_rounded_once() -> None:
+    lets = "let t = (time + 3) / 2\n let u = t * 2"
+    made = archdsl.to_torch(text=f"model m(x: [batch, time, 4]) {{\n {lets}\n return x + max(indices(u)) }}")
+    for time in (2, 3):
+        x = torch.randn(2, time, 4)
+        torch.testing.assert_close(made(x), x + time + 2)

@@ -131,9 +131,11 @@ class Numbers:
     # --- trees ---
 
     def short(self, n: Num, real: bool = False) -> NumberLeaf:
-        """A number of the block as a leaf, spelled as short as it goes."""
+        """A number of the block as a leaf, spelled as short as it goes. With `real` it stands where it may be a
+        fraction: of sizes that only the running model knows it may be one for another Config."""
         expr = dims.shortest(n.expr, self.block.local) if dims.free_names(n.expr) else n.expr
-        return NumberLeaf(expr, n.value, real)
+        whole = isinstance(n.value, Poly) and dims.is_size_like(n.value) and self._runs_whole(n.expr)
+        return NumberLeaf(expr, n.value, real and not whole)
 
     @cached_property
     def sizes(self) -> Collection[str]:
@@ -220,6 +222,7 @@ class Numbers:
     def spelled_by(self, expr: Expr, quotients: Quotients, name: Callable[[str], Any]) -> Any:
         """An expression as Python, each name as `name` gives it; a size rounded where Python makes a float of it:
         `8 / 3 * width`, `sqrt(n * n)`."""
+        expr = self._expanded(expr)
         if quotients == "whole" and not self.is_exact(expr):
             made = self.spelled_by(expr, "real", name)
             return call_tree(word("round"), (made,)) if self.whole(expr) else made
@@ -243,13 +246,28 @@ class Numbers:
             return PyNode("UnaryOp", (PyNode("USub", ()), right))
         return PyNode("BinOp", (left, PyNode(OPERATORS[op], ()), right))
 
+    @cached_property
+    def _parts(self) -> Mapping[str, Expr]:
+        """Names that the block computes of run-time sizes and that need not be whole."""
+        return {n: e for n, e in self.block.local.items() if self._runs(n) and not self._is_size(n)}
+
+    def _expanded(self, expr: Expr) -> Expr:
+        """An expression without names for what need not be whole and only the running model knows: what is made of
+        them is rounded once."""
+        while self._parts and not self._parts.keys().isdisjoint(dims.free_names(expr)):
+            expr = dims.substitute(expr, self._parts)
+        return expr
+
+    def _runs(self, name: str) -> bool:
+        """Whether a name that the block computes is computed from run-time sizes."""
+        return any(self.is_dynamic(n) or "." in n for n in self._names(self.block.local[name]))
+
     def _name(self, name: str) -> Any:
         """A name in `forward`. One that the block computes of run-time sizes is written out."""
         if "." in name or self.is_dynamic(name):
             return Axis(name)
-        inner = self.block.local.get(name)
-        if inner is not None and any(self.is_dynamic(n) or "." in n for n in self._names(inner)):
-            return self.spelled_by(inner, "sizes", self._name)
+        if name in self.block.local and self._runs(name):
+            return self.spelled_by(self.block.local[name], "sizes", self._name)
         return HyperLeaf(name)
 
     def _names(self, expr: Expr) -> set[str]:

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from archdsl.frozen import Entity
-from archdsl.ir.dims import Expr, Num, Poly, binary, is_size_like
+from archdsl.ir.dims import Expr, Num, binary
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import OpNode
 from archdsl.ir.op import Tree
@@ -148,8 +148,6 @@ def lift(x: Any) -> Any:
 
 def is_real(node: OpNode, n: Num) -> bool:
     """Whether a number of an op meets tensors and may be a fraction: an operand, or an option that is no size."""
-    if isinstance(n.value, Poly) and is_size_like(n.value):
-        return False
     if all(v.is_int for v in node.outputs):  # a real number would make them floats
         return False
     operands = node.inputs if node.op.elementwise else ()
