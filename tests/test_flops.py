@@ -195,18 +195,29 @@ def _mask(model: Model) -> Mask:
 
 
 @pytest.mark.parametrize(
-    ("queries", "keys", "chosen", "seed"),
-    [(1100, 1100, 64, 3), (300, 1500, 1, 0), (90, 90, 89, 5), (4, 70_000, 200, 12), (3, 400_000, 5, 10**15)],
+    ("first", "queries", "keys", "chosen", "seed"),
+    [
+        (0, 1100, 1100, 64, 3),
+        (1200, 300, 1500, 1, 0),
+        (0, 90, 90, 89, 5),
+        (69_996, 4, 70_000, 200, 12),
+        (399_997, 3, 400_000, 5, 10**15),
+        (0, 4, 9, 9, 1),
+        (0, 4, 9, 12, 1),  # more than there are
+        (42_403, 1, 300, 1, 12),  # a row whose hashes are all smaller than the guess
+        (0, 1, 64, 1, 223_446_570),  # the hash of key 1 is a multiple of the prime, that is 0
+        (0, 1, 64, 63, 223_446_570),
+    ],
 )
-def test_random_keys_are_those_that_a_module_draws(queries: int, keys: int, chosen: int, seed: int) -> None:
+def test_random_keys_are_those_that_a_module_draws(first: int, queries: int, keys: int, chosen: int, seed: int) -> None:
     """Sequences long enough for hashes above the prime, and for most keys to be left out by a guess."""
-    row, key = mask_density._random(keys - queries, keys, keys, chosen, seed)
+    row, key = mask_density._random(first, first + queries, keys, chosen, seed)
     ours = torch.zeros(queries, keys, dtype=torch.bool)
     ours[torch.from_numpy(row), torch.from_numpy(key)] = True
     scope: dict[str, Any] = {"torch": torch, "Tensor": Tensor}
     exec(helpers()["random_keys"].source, scope)
-    places = torch.arange(keys)
-    assert torch.equal(ours, scope["random_keys"](places[keys - queries :, None], places, chosen, seed))
+    places = torch.arange(first, first + queries).unsqueeze(1)
+    assert torch.equal(ours, scope["random_keys"](places, torch.arange(keys), chosen, seed))
 
 
 def test_of_equal_hashes_only_some_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
