@@ -302,6 +302,50 @@ def test_questions_without_an_answer(question: dict[str, object], said: str) -> 
     assert found.help
 
 
+SPAN = """\
+block layer(span) {
+  attention: mha(heads: 2)
+  mask:      causal & window(span)
+  ffn:       mlp(hidden: 16)
+}
+model m(layers = 2, width = 8, span = 4) {
+  vocab: 64  context: 16  width: width  blocks: layers * layer(span: span)  head: lm
+}
+"""
+
+
+def test_a_size_that_nothing_is_made_of_does_not_grow() -> None:
+    with pytest.raises(archdsl.ArchError, match=r"E0505.*the count of `m` does not grow with `span`"):
+        fit(text=SPAN, vary=["span"], params=10**6)
+
+
+STEPS = """\
+model m(layers = 2, width = 8)(tokens: token[batch, time]) {
+  x = tokens -> embedding(64, width)
+  for i in layers { x = x -> linear(width) }
+  if layers > 3 { x = x -> ODD }
+  return x -> linear(64)
+}
+"""
+
+
+@pytest.mark.parametrize("vary", [["layers"], ["layers", "width"]])
+@pytest.mark.parametrize(
+    ("odd", "budget", "code"),
+    [
+        ("mystery", {"params": 10**5}, "E0206"),
+        ("linear(width, rank: 3)", {"params": 10**5}, "E0201"),
+        ("flip(1)", {"memory": 10**6, "run": Workload(decode=True)}, "E0504"),
+    ],
+)
+def test_what_no_size_cures_is_told_where_it_is_met(
+    vary: list[str], odd: str, budget: dict[str, Any], code: str
+) -> None:
+    with pytest.raises(archdsl.ArchError) as raised:
+        fit(text=STEPS.replace("ODD", odd), vary=vary, allow_noncausal=True, **budget)
+    assert [d.code for d in raised.value.diagnostics] == [code]
+
+
 @pytest.mark.parametrize("vary", [["layers"], ["layers", "width"]])
 def test_where_no_size_makes_a_model(vary: list[str]) -> None:
     only = TINY.replace("  blocks:", "  assert layers % 5 == 2\n  blocks:")

@@ -489,7 +489,7 @@ class _Search:
 
     def _too_far(self, at: Callable[[int], Values], best: int) -> int:
         """A step that does not fit, or from which on none is possible."""
-        step, none_since, largest = 1, None, best
+        step, none_since, last = 1, None, best
         while best + step < _FARTHEST:
             i, _ = self.below(at, best + step, best + 1)
             if i is not None and (self.used(at(i)) or 0.0) > 1:
@@ -500,12 +500,10 @@ class _Search:
             if i is not None and step > _PLENTY and self.used(at(i)) == self.used(at(best)):
                 raise _unbounded(self)
             step = self._leap(at, best, i, step)
-            largest = i if i is not None else largest
-        if largest == best or self.used(at(largest)) == self.used(at(best)):
-            raise _unbounded(self)
+            last = i if i is not None else last
         raise error(
             "E0505",
-            f"no size below 2 ** 62 uses the budget: {_holding(self, 'largest', at(largest))}",
+            f"no size below 2 ** 62 uses the budget: {_holding(self, 'largest', at(last))}",
             help="a smaller budget",
         )
 
@@ -680,8 +678,6 @@ def _batches(search: _Search) -> Values:
 
 
 def _unbounded(search: _Search) -> ArchError:
-    if not any(search.memo.values()):
-        return _nothing(search, None)
     names = " and ".join(f"`{n}`" for n in search.sizes)
     what = "memory" if search.of_run else "count"
     said = f"the {what} of `{search.report.model}` does not grow with {names}"
