@@ -219,13 +219,14 @@ def _texts(path: Path) -> str:
     digest = hashlib.sha256()
     todo, seen = [path], {path}
     while todo:
+        file = todo.pop()
         try:
-            content = todo.pop().read_bytes()
+            content = file.read_bytes()
         except OSError:
             content = b""
         digest.update(b"%d:" % len(content) + content)
         for name in _IMPORT.findall(content.decode("utf-8", "replace")):
-            target = path.parent / name
+            target = file.parent / name
             if target not in seen:
                 seen.add(target)
                 todo.append(target)

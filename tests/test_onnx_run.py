@@ -606,6 +606,28 @@ def test_inputs_of_any_name_are_given(text: str) -> None:
     assert report.torch_decode.keys() >= {"prefill", "steps", "static"}
 
 
+@pytest.mark.parametrize("other", ["y = x * 2", "y = x -> linear(8) as other"])
+@pytest.mark.parametrize("turn", range(3))
+def test_modules_of_training_alone_keep_their_numbers(turn: int, other: str) -> None:
+    """In the turn of a loop that has one of them, which ONNX leaves out."""
+    model = load(
+        text=f"""model m(x: [batch, 8]) {{
+          for i in 3 {{
+            if i == {turn} {{
+              if training {{ y = x -> linear(8) as step }} else {{ {other} }}
+              x = y
+            }} else {{ x = x -> linear(8) as step }}
+          }}
+          return x
+        }}"""
+    )
+    assert verify(model, **options()).agrees
+    paths = {w.path for node in flatten(model).nodes for w in getattr(node, "weights", {}).values()}
+    assert {p for p in paths if p.startswith("step.")} == {
+        f"step.{i}.{name}" for i in {0, 1, 2} - {turn} for name in ("weight", "bias")
+    }
+
+
 def test_what_does_not_decode_says_why() -> None:
     whole = verify(load(text=LOOKING), **options())
     assert whole.agrees

@@ -282,6 +282,29 @@ def test_a_family_is_described_again_when_an_import_changes(small_zoo: Path) -> 
     assert zoo.families()[0].models[0].parameters > first
 
 
+def test_a_family_is_described_again_when_what_an_import_imports_changes(small_zoo: Path) -> None:
+    """Beside the file that imports it, which may lie in another folder than the spec."""
+    (small_zoo / "parts").mkdir()
+    part, used = small_zoo / "parts" / "layer.arch", small_zoo / "parts" / "used.arch"
+    block, model = DECODER.split("model small", 1)
+    part.write_text('import "used.arch"\n')
+    (small_zoo / "some.arch").write_text(f'import "parts/layer.arch"\n\nmodel small{model}')
+    missing = zoo.families()[0]
+    assert (missing.models, [p.code for p in missing.problems]) == ([], ["E0208"])
+    part.write_text(f'import "used.arch"\n\n{block.replace("2 * width", "factor * width")}')
+    for factor in (2, 3):
+        used.write_text(f"let factor = {factor}\n")
+        family = zoo.families()[0]
+        assert family.problems == []
+        assert family.models[0].parameters == archdsl.estimate(small_zoo / "some.arch").params.total
+
+
+def test_it_is_told_how_many_are_found(small_zoo: Path) -> None:
+    told: list[tuple[int, int]] = []
+    zoo.families(told=lambda *numbers: told.append(numbers))
+    assert told == [(0, 2), (1, 2)]
+
+
 def test_a_damaged_cache_is_ignored(small_zoo: Path) -> None:
     from archdsl.syntax import cache
 
