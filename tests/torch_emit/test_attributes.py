@@ -186,3 +186,35 @@ def test_a_size_that_is_made_of_fractions_is_rounded_once() -> None:
     for time in (2, 3):
         x = torch.randn(2, time, 4)
         torch.testing.assert_close(made(x), x + time + 2)
+
+
+TRAINING = {
+    "if training { x = x } else { x = x * 2 }": (lambda x: x, lambda x: x * 2),
+    "if training { x = x * 3 } else { x = x }": (lambda x: x * 3, lambda x: x),
+    "if training { x = relu(x) } else {\n x = exp(x * 2) - x - 3\n x = relu(x) }": (
+        torch.relu,
+        lambda x: torch.relu(torch.exp(x * 2) - x - 3),
+    ),
+    "if training {\n x = exp(x * 2) - x - 3\n x = relu(x) } else { x = relu(x) }": (
+        lambda x: torch.relu(torch.exp(x * 2) - x - 3),
+        torch.relu,
+    ),
+    "if training { x = relu(x) } else { x = relu(x) }": (torch.relu, torch.relu),
+}
+"""What a model does while it is trained, and what it does else."""
+
+
+@pytest.mark.parametrize("body", TRAINING)
+def test_arms_of_training(body: str) -> None:
+    """One of which may do nothing, or more than what both do."""
+    made = archdsl.to_torch(text=f"model m(x: float[batch, time, 4]) {{ {body}\n return x }}")
+    x = torch.randn(2, 3, 4)
+    for training, expected in zip((True, False), TRAINING[body], strict=True):
+        torch.testing.assert_close(made.train(training)(x), expected(x))
+
+
+def test_signs_of_numbers_of_several_modules() -> None:
+    blocks = "block b(n)(x: [batch, 4]) { return x * (sign(n - 5) + 2) }"
+    made = archdsl.to_torch(text=f"{blocks}\nmodel m(w = 7)(x: [batch, 4]) {{ return x -> b(w) -> b(w - 4) -> b(w) }}")
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(made(x), x * 3 * 1 * 3)

@@ -42,7 +42,7 @@ from archdsl.backends.torch.tree import (
 )
 from archdsl.ir import dims
 from archdsl.ir.conditions import choices
-from archdsl.ir.dims import Expr, Num, Poly
+from archdsl.ir.dims import Expr, Poly
 from archdsl.ir.graph import Block, CallNode, Model, OpNode, Value
 from archdsl.ir.op import Tree
 from archdsl.ir.ranges import NUMBERS
@@ -470,17 +470,14 @@ class Classes:
         return mapped(tree, leaf)
 
     def root_name(self, name: str) -> Tree:
-        """What a name of the model's own block is: a field of the Config, what it is computed from, or a number."""
-        block = self.model.block
+        """What a name of the model's own block is: a field of the Config, what it is computed from, or
+        itself where only the running model knows it."""
         if name in self.config:
             return PyNode("Attribute", (word("config"), field_name(name)))
-        if name in block.local:
-            found: Tree = self.resolved(self.classes[None].numbers.computed(name), None)
-            return found
-        value = block.hypers.get(name)
-        if isinstance(value, Num) and not isinstance(value.value, Poly):
-            return literal(value.value)
-        return word(name)
+        if name not in self.model.block.local:
+            return word(name)
+        found: Tree = self.resolved(self.classes[None].numbers.computed(name), None)
+        return found
 
     def constructor(self, site: ClassUse, caller: ClassGroup | None, local: Mapping[str, Tree]) -> Tree:
         """What instantiates a class: arguments that are the default are left out."""

@@ -85,13 +85,11 @@ def evaluate(tree: Any, leaf: Callable[[Any], Any]) -> Any:
     if tree.kind in ("BinOp", "UnaryOp"):
         left, op, *right = tree.fields if tree.kind == "BinOp" else (tree.fields[1], tree.fields[0])
         return PYTHON[op.kind](evaluate(left, leaf), *(evaluate(x, leaf) for x in right))
-    if tree.kind == "Compare" and len(tree.fields[1]) == 1:
+    if tree.kind == "Compare":
         left, (op,), (right,) = tree.fields
         return PYTHON[op.kind](evaluate(left, leaf), evaluate(right, leaf))
-    if tree.kind == "Call":
-        args = [evaluate(x, leaf) for x in tree.fields[1]]
-        return function(tree.fields[0])(*args)
-    raise TypeError(f"{tree.kind} is no number")
+    args = [evaluate(x, leaf) for x in tree.fields[1]]
+    return function(tree.fields[0])(*args)
 
 
 def function(tree: PyNode) -> Callable[..., Any]:

@@ -72,9 +72,8 @@ def measure(tree: Tree, name: Callable[[Target], str]) -> int:
             return name(x.value)
         if isinstance(x, HyperLeaf | Axis):
             return f"{x.name}.."
-        if isinstance(x, Part):
-            return f"self.{x.name}" if x.index is None else singular(x.name)
-        return "x"
+        assert isinstance(x, Part), x
+        return f"self.{x.name}" if x.index is None else singular(x.name)
 
     return len(unparse(tree, text))
 

@@ -85,10 +85,17 @@ def _apart(s: IfStatement, name: Callable[[Any], str], leaf: Leaf, indent: int) 
     """The lines of both arms of an `if`, and of the statements that both end with, which follow it."""
     arms = [[text for x in arm if (text := [*lines([x], name, leaf, indent)])] for arm in (s.then, s.otherwise)]
     after: list[str] = []
-    while arms[0][-1:] == arms[1][-1:] != [] and len(arms[0]) + len(arms[1]) > 2:
+    while _shared(s.test) and arms[0][-1:] == arms[1][-1:] != [] and len(arms[0]) + len(arms[1]) > 2:
         after = [line[4:] for line in arms[0].pop()] + after
         arms[1].pop()
     return *([line for text in arm for line in text] for arm in arms), after
+
+
+def _shared(test: Tree) -> bool:
+    """Whether what both arms of an `if` end with may follow it: the validator runs what follows for each arm only where
+    a cache decides which of them is run."""
+    asked = [*leaves(test)]
+    return bool(asked) and all(map(is_cache, asked))
 
 
 def _chosen(s: IfStatement, name: Callable[[Any], str], leaf: Leaf, indent: int) -> list[str] | None:
@@ -100,6 +107,8 @@ def _chosen(s: IfStatement, name: Callable[[Any], str], leaf: Leaf, indent: int)
     if not short or s.note or not free:
         return None
     first = long[: len(long) - len(short)]
+    if first and not _shared(s.test):
+        return None
     asked = {leaf(x) for x in leaves(s.test)}
     rebound = {name(t) for arm in (short, long) for x in arm for t in bound(x) if t is not None}
     if (asked & rebound and len(long) > 1) or any(bound(x) for x in first):

@@ -296,8 +296,6 @@ class Evaluator:
 
     def on_unaryop(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         op, of = x.fields[0].kind, self.eval(x.fields[1], env)
-        if isinstance(of, bool) and op == "Not":
-            return not of
         if _number(of) and op in PYTHON:
             return _real(PYTHON[op](_plain(of)), of)
         self._tensors(of)
@@ -323,7 +321,8 @@ class Evaluator:
         known = self.eval(test, env)
         if isinstance(known, bool):
             return self.eval(a if known else b, env)
-        return self.term("choice", known, self.eval(a, env), self.eval(b, env))
+        one, other = self.eval(a, env), self.eval(b, env)
+        return one if one == other else self.term("choice", known, one, other)
 
     def on_call(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         text, args, keywords = x.fields
@@ -447,7 +446,10 @@ class Evaluator:
                         if self.run(s.body, env) is not NOTHING:
                             raise InvalidError("a return nobody writes")
                 case ast.If():
-                    returned = self.branch(self.eval(_frozen(s.test), env), s.body, s.orelse, env)
+                    test, arms = s.test, (s.body, s.orelse)
+                    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+                        test, arms = test.operand, (s.orelse, s.body)
+                    returned = self.branch(self.eval(_frozen(test), env), *arms, env)
                     if returned is not NOTHING:
                         return returned
                 case ast.Pass():
