@@ -235,6 +235,9 @@ class Evaluator:
     def on_list(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         return list(self._items(x.fields[0], env))
 
+    def on_dict(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
+        return self.term("dict", *(self.eval(f, env) for f in x.fields))
+
     def _items(self, xs: Sequence[Any], env: Mapping[Any, Any]) -> Iterator[Any]:
         for x in xs:
             if isinstance(x, PyNode) and x.kind == "Starred":
