@@ -392,6 +392,13 @@ def test_what_is_refused(options: tuple[str, ...]) -> None:
     assert run("estimate", "gpt2", *options)[0] == 2
 
 
+def test_a_loss_in_chunks_of_what_has_no_logits_is_refused() -> None:
+    model = archdsl.load(text="model m(x: [batch, 8]) { return x -> linear(8) }")
+    with pytest.raises(ArchError, match=r"E0526.*`m` has no cross-entropy over its positions: it reads no tokens"):
+        estimate(model, loss="chunked")
+    assert estimate(model, loss="chunked", step=False).weights == 4 * (64 + 8)
+
+
 def test_a_length_that_the_model_refuses() -> None:
     with pytest.raises(ArchError) as refused:
         archdsl.memory("gpt2", seq=1025)

@@ -185,10 +185,6 @@ class Mistake:
 
     # --- places -----------------------------------------------------------------------------------------------------
 
-    @property
-    def text(self) -> str:
-        return self.table.texts.get(self.token.type, self.token.type)
-
     def _here(self) -> Span:
         token = self.token
         if token.type == END:  # the end of the last word, not of the file: that line can be shown
@@ -554,8 +550,7 @@ class Mistake:
         if len(self.values) < 2 or self.previous is None or self.previous.text != ":" or not self.accepts("NAME"):
             return None
         name = self.values[-2]
-        if not isinstance(name, Token):
-            return None
+        assert isinstance(name, Token), "what has a type is named"
         help_ = f"write `{name.text} = {self.token.text}`"
         return Diagnostic("E0101", "a default value is given with `=`, not with `:`", self._here(), help=help_)
 

@@ -131,6 +131,28 @@ def test_headers(text: str, hypers: int | None, tensors: int | None, results: in
     assert tuple(None if entries is None else len(entries) for entries in lists) == (hypers, tensors, results)
 
 
+@pytest.mark.parametrize(
+    ("text", "where", "said"),
+    [
+        ("model m { y = x -> f * ) }", "x -> f *", "a pipeline is never mixed with an operator without parentheses"),
+        ("variant a = b(c: 3) ->", "->", "expected a declaration (`block`, `model`, `let`, …), found `->`"),
+        ("block f(x: [a], , d: 3) {}", ",", "expected a name or `)`, found `,`"),
+        ("block f(x: [a], c\n d: [b]) {}", "d", "expected `:`, found the name `d`"),
+        ("let a = if b then 3\n if c", "if", "expected `else`, found `if`"),
+    ],
+)
+def test_words_out_of_place_are_named_where_they_stand(text: str, where: str, said: str) -> None:
+    with pytest.raises(ArchError) as caught:
+        parse(Source("m.arch", text))
+    (found,) = caught.value.diagnostics
+    assert (found.message, found.span and found.span.text) == (said, where)
+
+
+def test_behind_a_whole_signature_nothing_is_expected() -> None:
+    with pytest.raises(ArchError, match="expected the end, found the name `b`"):
+        parse_header(Source("op", "f(x: [a]) -> [a] b"))
+
+
 def test_documentation() -> None:
     tree = file(
         "# File.\n#   More.\n\nlet a = 1  # no\n# One.\n#\n# Two.\nblock b {}\n"
