@@ -128,10 +128,9 @@ class LibraryConfig:
     @cached_property
     def embedding(self) -> str:
         """The module that looks up tokens."""
-        for node in self.decoder.outlined.base.graph.nodes:
-            if isinstance(node, OpNode) and self.decoder.tokens[0] in node.inputs:
-                return node.instance.path if node.instance is not None else node.name
-        raise AssertionError("the prelude has found it")
+        nodes = (n for n in self.decoder.outlined.base.graph.nodes if isinstance(n, OpNode))
+        node = next(n for n in nodes if self.decoder.tokens[0] in n.inputs)
+        return node.instance.path if node.instance is not None else node.name
 
     # --- parallel plans ---
 
