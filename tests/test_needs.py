@@ -222,6 +222,13 @@ def keywords(arguments: str) -> dict[str, Any]:
     return {name: int(text) if text.isdecimal() else text for name, text in zip(words[::2], words[1::2], strict=True)}
 
 
+@pytest.mark.parametrize(("accelerator", "more"), [("rtx_4090", False), ("mi300x", True)])
+def test_more_devices_than_are_linked_are_not_advised(accelerator: str, more: bool) -> None:
+    found = json.loads(run("estimate", "llama3_70b", "--accelerator", accelerator, "--seq", "1024", "--json")[1])
+    assert not found["needs"][0]["fits"]
+    assert ("--devices" in (found["advice"] or {"options": []})["options"]) == more
+
+
 def test_what_fits_gets_no_advice() -> None:
     assert json.loads(run("estimate", "gpt2", "--accelerator", "h100_sxm", "--json")[1])["advice"] is None
     assert (

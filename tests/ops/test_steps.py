@@ -16,6 +16,8 @@ from rows import POSITIONS as MASKS
 from rows import spelled
 
 import archdsl
+from archdsl.backends.onnx.step import write_steps
+from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model, OpNode, Value
 from archdsl.ir.masks import INPUTS
@@ -479,6 +481,37 @@ def test_onnx_has_steps_of_tables_and_scans(lines: str) -> None:
 def test_positions_that_a_step_of_onnx_does_not_have_are_refused(lines: str, why: str) -> None:
     with pytest.raises(ArchError, match=f"E0504.*{re.escape(why)}"):
         differences(positions_model(lines, "x + y"))
+
+
+AMONG_KEYS = """model m(tokens: token[batch, time]{more}) {{
+  x = tokens -> embedding(16, 8)
+  p = indices(time) -> embedding(64, 8)
+  seen = (indices(time) -> unsqueeze(1)) >= (indices(time) -> unsqueeze(0))
+  w = where(seen, einsum("b q d, k d -> b q k", x, p), -inf) -> softmax
+  y = einsum("b q k, k d -> b q d", w, p)
+  return {result}
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("result", "more", "inputs"),
+    [
+        ("y", "", ["past_length"]),
+        ("y -> gru(8)", "", ["past_key_values.0.h", "past_length"]),
+        ("y -> mha(heads: 2, mask: causal)", "", ["past_key_values.0.key", "past_key_values.0.value"]),
+        ("where(real -> unsqueeze(-1), y, 0)", ", real: padding[batch, time]", ["past_length"]),
+    ],
+)
+def test_scores_of_keys_that_positions_alone_make_take_rows_of_one_length(
+    result: str, more: str, inputs: list[str]
+) -> None:
+    """Padding stands among the keys: a step is told how many positions were before, by a cache or by a number."""
+    model = archdsl.load(text=AMONG_KEYS.format(result=result, more=more))
+    names = [x.name for x in write_steps(model, GraphOptions())["model"].model.graph.inputs]
+    assert names == ["input_ids", *inputs]
+    found = differences(model)
+    assert found.keys() == {"steps"}
+    assert found["steps"] < 1e-5
 
 
 OVER_HEADS = """z = scan s: [batch, time, 4] = {start} for a in x -> unflatten(-1, 2, 4) -> permute(0, 2, 1, 3) {{
