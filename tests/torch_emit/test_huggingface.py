@@ -775,16 +775,31 @@ def test_a_configuration_with_another_field_of_the_library_is_refused(name: str)
         validate(configuration.replace(line, f"    {name}: int = 3\n") + "\n\n\n" + modeling, writer.classes)
 
 
+ONE = """
+model one(width = 8, vocab = 11)(tokens: token[batch, time]) -> [batch, time, vocab] {
+  x = tokens -> embedding(vocab, width)
+  x += x -> mha(heads: 1, mask: causal)
+  return x -> linear(vocab, bias: false) as out
+}"""
+
+
 def test_a_model_that_devices_could_not_share_has_no_plans(tmp_path: Path) -> None:
     """Neither a list of layers nor heads: it is written, and computes what it does in plain PyTorch."""
-    text = """model one(width = 8, vocab = 11)(tokens: token[batch, time]) -> [batch, time, vocab] {
-      x = tokens -> embedding(vocab, width)
-      x += x -> mha(heads: 1, mask: causal)
-      return x -> linear(vocab, bias: false) as out
-    }"""
-    plain: Any = archdsl.to_torch(text=text)
+    plain: Any = archdsl.to_torch(text=ONE)
     save_file({k: v.contiguous() for k, v in plain.state_dict().items()}, tmp_path / "own.safetensors")
-    archdsl.to_huggingface(archdsl.load(text=text), tmp_path / "hf", weights=tmp_path / "own.safetensors", native=False)
+    archdsl.to_huggingface(archdsl.load(text=ONE), tmp_path / "hf", weights=tmp_path / "own.safetensors", native=False)
     assert "_plan" not in (tmp_path / "hf" / "configuration_one.py").read_text()
     tokens = torch.randint(11, (2, 7), generator=torch.Generator().manual_seed(0))
     assert difference(loaded(tmp_path / "hf")(tokens).logits, plain.eval()(tokens)) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("gpt3_small", r" \(the nearest: `\w+` computes `sdpa` with another mask\)"), ("one", "")]
+)
+def test_why_classes_are_written_is_told(name: str, nearest: str, tmp_path: Path) -> None:
+    model = archdsl.load(name) if nearest else archdsl.load(text=ONE)
+    told: list[str] = []
+    archdsl.to_huggingface(model, tmp_path / "hf", remark=told.append)
+    (said,) = told
+    assert re.fullmatch(f"`{name}` is not a known type of transformers{nearest}: written as remote code", said)
+    assert (tmp_path / "hf" / f"modeling_{name}.py").exists()
