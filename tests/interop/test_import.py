@@ -761,6 +761,22 @@ def test_a_family_of_ones_own(old: str, new: str, said: str, tmp_path: Path) -> 
     assert total(load(tmp_path / "m.arch")) == total(load("w.arch", text=written.replace("X", f"{near} + 2 * {far}")))
 
 
+@pytest.mark.parametrize("named", [[3], [None], [], [["LlamaForCausalLM"]], 3, "LlamaForCausalLM"])
+def test_classes_that_are_no_names_say_nothing(named: Any, tmp_path: Path) -> None:
+    (tmp_path / "fam.arch").write_text(FAMILY)
+    (tmp_path / "m.checkpoint").write_text(OWN)
+    config: dict[str, Any] = {"model_type": "llama", "vocab_size": 96, "hidden_size": 48, "num_hidden_layers": 3}
+    config |= {"layer_types": ["a", "b", "b"], "tie_word_embeddings": False}
+    written = []
+    for more in ({}, {"architectures": named}):
+        (tmp_path / "config.json").write_text(json.dumps(config | more))
+        import_folder(
+            tmp_path / "config.json", tmp_path / "m.arch", mapping=str(tmp_path / "m.checkpoint"), weights=False
+        )
+        written.append((tmp_path / "m.arch").read_text())
+    assert written[0] == written[1]
+
+
 def test_fields_that_contradict(folders: Any, tmp_path: Path) -> None:
     folder = changed(folders("deepseek_v3"), tmp_path / "hf", num_key_value_heads=2)
     assert "`num_key_value_heads` of config.json is 2, `num_attention_heads` is 4, and the" in refused(folder, tmp_path)

@@ -198,8 +198,6 @@ class Builder:
             return (self.dtype(_given(inputs[2])),)
         if operator in ("Where", "CastLike"):
             return (self.dtype(_given(inputs[1])),)
-        if operator == "ConstantOfShape":
-            return (NAMES[attributes["value"].dtype],)
         first = self.dtype(_given(inputs[0]))
         if operator == "TopK":
             return (first, "int")
