@@ -51,8 +51,6 @@ class _Mover:
             return
         heads = [h for h in given if h is not None]
         counts = {"q_num_heads": heads[0].heads, "kv_num_heads": heads[1].heads}
-        if heads[1].heads != heads[2].heads:
-            return
         inputs = [self.in_position(h) for h in heads]
         made = _like(node, [*inputs, *node.inputs[3:]], counts, joined.outputs[0])
         self.before.setdefault(id(node), []).append(made)
