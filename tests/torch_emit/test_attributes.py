@@ -218,3 +218,18 @@ def test_signs_of_numbers_of_several_modules() -> None:
     made = archdsl.to_torch(text=f"{blocks}\nmodel m(w = 7)(x: [batch, 4]) {{ return x -> b(w) -> b(w - 4) -> b(w) }}")
     x = torch.randn(2, 4)
     torch.testing.assert_close(made(x), x * 3 * 1 * 3)
+
+
+@pytest.mark.parametrize(("one", "other"), [("layer", "layer_"), ("layer", "config"), ("f", "_")])
+def test_numbers_called_like_the_variable_of_a_list(one: str, other: str) -> None:
+    """The variable gets out of the way of what the class is given."""
+    text = f"""
+block c(p)(x: [batch, 4]) {{ return x * p }}
+block d(p)(x: [batch, 4]) {{ return x + p }}
+block b({one}, {other}, n)(x: [batch, 4]) {{
+  for f in n * (c({one}) + d({other})) {{ x = x -> f }}
+  return x
+}}
+model m(n = 2)(x: [batch, 4]) {{ return x -> b(2, 3, n) -> b(3, 5, n) as more }}"""
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(archdsl.to_torch(text=text)(x), (((x * 2 + 3) * 2 + 3) * 3 + 5) * 3 + 5)
