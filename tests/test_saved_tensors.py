@@ -52,7 +52,7 @@ SEQ2SEQ = LAYER.format(more="cross_attention: mha(heads: 32)") + (
 )
 ENCODER = (
     LAYER.format(more="").replace("mask: causal", "")
-    + "model m(x: [batch, time, 80]) { input: frames(features: 80)  width: 4096  blocks: 2 * layer  norm: layernorm }"
+    + "model m { input: frames(features: 80)  width: 4096  blocks: 2 * layer  norm: layernorm }"
 )
 IMAGES = "model m(x: [batch, 3, 1024, 1024]) { return x -> patches(size: 16, image: 1024, width: 768CLASS) }"
 ROUTER = (

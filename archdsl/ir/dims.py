@@ -577,7 +577,8 @@ def is_integral(expr: Expr, whole: Callable[[str], bool]) -> bool:
         if isinstance(e, Var):
             return whole(e.name)
         if isinstance(e, Fn):
-            return e.name in ("floor", "ceil") or (e.name in ("minimum", "maximum", "abs") and all(map(made, e.args)))
+            of_whole = e.name in ("minimum", "maximum", "abs")
+            return e.name in ("floor", "ceil", "sign") or (of_whole and all(map(made, e.args)))
         if e.op == "**":
             return made(e.left) and isinstance(e.right, Lit) and e.right.text.isdecimal()
         return e.op == "//" or (e.op != "/" and made(e.left) and made(e.right))

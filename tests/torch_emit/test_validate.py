@@ -102,8 +102,8 @@ BROKEN = (
     ("nothing there is called `nothing`", "nn.Linear(config.width, hidden)", "nn.Linear(config.nothing, hidden)"),
     ("the size of axis 2", "tokens.size(1)", "tokens.size(2)"),
     ("arithmetic on modules", "F.gelu(self.up(x)", "F.gelu(-self"),
-    ("an assignment nobody writes", RETURN, f"        self.kept = x\n{RETURN}"),
-    ("an assignment nobody writes", RETURN, f"        x, self.kept = x, x\n{RETURN}"),
+    ("a variable that nobody binds so", RETURN, f"        self.kept = x\n{RETURN}"),
+    ("a variable that nobody binds so", RETURN, f"        x, self.kept = x, x\n{RETURN}"),
     ("a return nobody writes", "            x = block(x)\n", "            x = block(x)\n            return x\n"),
     (
         "a return nobody writes",

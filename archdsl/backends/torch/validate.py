@@ -421,7 +421,7 @@ class Evaluator:
         if target.kind == "Name":
             return {target.fields[0]: value}
         if target.kind != "Tuple":
-            raise InvalidError("an assignment nobody writes")
+            raise InvalidError("a variable that nobody binds so")
         many = target.fields[0]
         if not isinstance(value, list | tuple):
             value = [self.term("item", value, k, len(many)) for k in range(len(many))]
