@@ -330,3 +330,19 @@ def test_several_numbers_are_given_in_order_or_as_a_list(name: str) -> None:
 def test_those_are_all_that_take_several() -> None:
     kinds = {name: {h.kind for h in op.header.hypers or ()} for name, op in primitives().items() if op.examples}
     assert {name for name, found in kinds.items() if "sizes" in found} == {*SEVERAL, "ones"}
+
+
+@pytest.mark.parametrize(
+    "mask",
+    ["queries(t)", "~queries(t)", "queries(t) | keys(t)", "queries(t) & keys(t)", "same(t)", "causal & queries(t)"],
+)
+def test_masks_that_read_a_tensor_at_the_queries(mask: str) -> None:
+    kind = "int" if mask == "same(t)" else "bool"
+    text = f"model m(x: float[batch, time, 8], t: {kind}[batch, time]) -> [batch, time, 8]"
+    model = archdsl.load(text=f"{text} {{ return x -> mha(heads: 2, mask: {mask}) }}", allow_noncausal=True)
+    torch.manual_seed(0)
+    module = archdsl.to_torch(model).eval()
+    t = torch.tensor([[1, 0, 1, 1, 0], [0, 0, 1, 0, 1]])
+    inputs = {"x": torch.randn(2, 5, 8), "t": t if kind == "int" else t.bool()}
+    (found,) = run(onnx_bytes(model, module, names="spec"), inputs)
+    assert distance(found, module(*inputs.values())) < 1e-5
