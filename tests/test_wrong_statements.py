@@ -13,12 +13,19 @@ from torch.nn import functional
 from torch_emit.emitted import module, names_of, spec
 
 from archdsl.api import check, torch_source
+from archdsl.diagnostics import Diagnostic
 from archdsl.ir.conditions import conditions
 
 
 def said(text: str) -> list[tuple[str, str, str]]:
     """Return code, message and help of everything that is said against a spec."""
     return [(d.code, d.message, d.help) for d in check(text=text)]
+
+
+def the_error(text: str) -> Diagnostic:
+    """Return the one error of a spec."""
+    (found,) = [d for d in check(text=text) if d.code.startswith("E")]
+    return found
 
 
 # --- experts ----------------------------------------------------------------------------------------------------------
@@ -1003,7 +1010,7 @@ STATEMENTS = {
 def test_what_is_said_of_a_statement(title: str) -> None:
     """One error, at the text of the spec that is wrong."""
     text, code, message = STATEMENTS[title]
-    (found,) = [d for d in check(text=text) if d.code.startswith("E")]
+    found = the_error(text)
     assert (found.code, found.message) == (code, message)
     assert found.span is not None
     assert not found.span.source.library
@@ -1297,7 +1304,7 @@ LIMITS = {
 def test_what_is_said_beyond_a_limit(title: str) -> None:
     """One error with the limit's name, which takes no time to find."""
     text, code, message = LIMITS[title]
-    (found,) = [d for d in check(text=text) if d.code.startswith("E")]
+    found = the_error(text)
     assert (found.code, found.message) == (code, message)
     named = "the limit `" in found.help or "write a repetition as" in found.help or "largest float" in found.help
     assert named or "axes" in message

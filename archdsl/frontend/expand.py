@@ -849,7 +849,7 @@ def _said(notes: Sequence[Note]) -> set[str]:
 
 
 def _parts(note: Note) -> Iterator[ast.Node]:
-    """Every piece of syntax in a note."""
+    """Yield every syntax node of the expressions in a note."""
     if isinstance(note, ExpandedLoop):
         yield from ast.walk((note.iterable, *(e for n in note.body for e in _parts(n))))
     else:

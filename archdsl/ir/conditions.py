@@ -576,7 +576,7 @@ def _sum(terms: Sequence[Expr]) -> Expr:
 
 
 def _times(a: Expr, b: Expr) -> Expr:
-    """A product, a factor of 1 left out, and one number of two."""
+    """Return the product of two expressions: without a factor of 1, and of two numbers as one number."""
     if isinstance(a, Lit) and isinstance(b, Lit):
         return dims.literal(dims.whole_number(Fraction(a.text) * Fraction(b.text)))
     if ONE in (a, b):

@@ -295,9 +295,10 @@ class Joint(Frozen):
     result: tuple[str, ...]
     nothing: tuple[float | None, ...]
     weighing: tuple[int, ...] = ()
-    """Inputs that say how much each position along the axis `over` weighs beside the others, and nothing else: they
-    change nothing where one position alone counts."""
+    """Inputs that give the weights of a mean along the axis `over`, and nothing else. Of a single position the weight
+    is 1, whatever these inputs are."""
     over: str = ""
+    """The axis whose weights `weighing` gives."""
 
 
 class Regrouping(Frozen):
@@ -519,8 +520,8 @@ class Primitive:
     """The type of every result where neither its signature nor all inputs together give it: a type, or the number of
     the input that has it."""
     relative: ClassVar[bool] = False
-    """Whether its results say how each number along the axis that it reads whole stands to the others: that of one
-    alone is the same whatever the number is."""
+    """Whether it compares the numbers along an axis with each other, as softmax does. The result of a single number is
+    then the same for every number."""
     for_type: ClassVar[tuple[int, ...]] = ()
     """Inputs of which the type alone is read."""
     own_type: ClassVar[bool] = False

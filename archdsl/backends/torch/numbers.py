@@ -250,8 +250,8 @@ class Numbers:
         return {n: e for n, e in self.block.local.items() if self._runs(n) and not self._is_size(n)}
 
     def _expanded(self, expr: Expr) -> Expr:
-        """An expression without names for what need not be whole and only the running model knows: what is made of
-        them is rounded once."""
+        """Return an expression with every name in `_parts` replaced by what it is computed from, so that the result is
+        rounded once, at its end."""
         while self._parts and not self._parts.keys().isdisjoint(dims.free_names(expr)):
             expr = dims.substitute(expr, self._parts)
         return expr
@@ -330,7 +330,7 @@ class Numbers:
         return expr.op == "*" and expr.left == Lit("-1") and self._falls(expr.right)
 
     def _divides_whole(self, expr: Bin, quotients: Quotients) -> bool:
-        """Whether Python divides integers where an expression `a // b` is written as it is."""
+        """Whether both sides of `a // b` are integers in Python, so that it may be written so."""
         if quotients == "whole":
             return self.floors(expr.left) and self.integral(expr.right)
         return self._runs_whole(expr.left) and self._runs_whole(expr.right)

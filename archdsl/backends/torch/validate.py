@@ -45,6 +45,7 @@ from archdsl.frozen import Entity, Frozen
 from archdsl.ir import dims
 from archdsl.ir.dims import Poly, Symbol
 from archdsl.ir.graph import Block, Model, Value
+from archdsl.ir.ranges import ROUND
 from archdsl.ir.weights import weights
 
 STEPS = 3
@@ -1016,7 +1017,6 @@ def refs(name: str, made: Any) -> Any:
 
 MANY, FEW = 720_720, 12
 """The least numbers that 1 to 16, and 1 to 4, divide."""
-ROUND = "use `//` or `ceil(…)` where rounding is meant"
 FITS = 8
 """How often numbers are changed so that one more size is whole."""
 SIZES = ((10_000, 10_000, MANY), (30, 1, FEW), (3, 1, 1))

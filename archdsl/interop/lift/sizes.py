@@ -205,7 +205,7 @@ class _Filling:
 
 
 def _said(value: Any) -> str:
-    """A value as the language writes it, with what stands in its holes, and in theirs."""
+    """Write a value in the language; what fills its holes is written the same way."""
 
     def whole(value: Any) -> Any:
         return filled(written(value), lambda site: whole(site.value))
