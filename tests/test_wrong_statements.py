@@ -714,7 +714,7 @@ STATEMENTS = {
         "`+` cannot join a mask and a mask",
     ),
     "a bool for a mask": (
-        body("b = x > 0 return x -> mha(heads: 1, mask: causal & b)"),
+        body("b = x[..., 0] > 0 return x -> mha(heads: 1, mask: causal & b)"),
         "E0203",
         "a bool tensor is no mask by itself",
     ),

@@ -16,6 +16,7 @@ from archdsl.frontend.modules import SpecModule, words
 from archdsl.frontend.scopes import Scope
 from archdsl.ir.dims import Num, Shape
 from archdsl.ir.graph import Block, CallNode, Input, Node, Value
+from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.static import BlockValue, Declared, SharedModule
 from archdsl.resources import library_files, library_source
@@ -140,7 +141,7 @@ class Elaboration(ABC):
         self,
         scope: Scope,
         op: Primitive | str,
-        inputs: Sequence[Input],
+        inputs: Sequence[Input | Mask],
         options: Mapping[str, Any],
         span: Span,
         level: int | None = None,

@@ -154,11 +154,11 @@ class Calls(Blocks):
         """An element-wise function takes numbers too; of numbers alone it is a number."""
         if not args:
             return BlockValue(op, {}, "", span)
-        if any(isinstance(value, Value) for _, value, _ in args):
+        if any(isinstance(value, Value | Mask) for _, value, _ in args):
             args = [(name, as_operand(value), where) for name, value, where in args]
         by_kind = _by_kind(op, args, numbers=True)
         for value, where in (*by_kind.in_order, *by_kind.static.values(), *by_kind.tensors, *by_kind.named.values()):
-            if not isinstance(value, Value | Num | Absent | list):
+            if not isinstance(value, Value | Num | Absent | list) and not (op.takes_masks and isinstance(value, Mask)):
                 is_block = isinstance(value, BlockValue | SharedModule)
                 help_ = f"a tensor goes through both by arrows: `x -> {where.text} -> {op.name}`" if is_block else ""
                 text = f"`{op.name}` takes tensors and numbers, and {kind_of(value)} was given"
@@ -255,6 +255,7 @@ def _by_kind(target: Primitive | Declared, args: Sequence[Argument], numbers: bo
     for a tensor that the block has not."""
     tensor_names = {p.name for p in tensor_params(target)}
     found = Arguments()
+    takes_masks = isinstance(target, Primitive) and bool(target.takes_masks)
     for name, value, where in args:
         if isinstance(value, tuple):
             raise error(
@@ -264,6 +265,16 @@ def _by_kind(target: Primitive | Declared, args: Sequence[Argument], numbers: bo
                 help="bind them first: `a, b = …`",
             )
         given_tensor = is_tensor(value) or (numbers and isinstance(value, Num))
+        if isinstance(value, Mask) and (name in tensor_names or name is None):
+            given_tensor = takes_masks
+            if name is not None and not takes_masks:
+                raise error(
+                    "E0203",
+                    f"`{name}` of `{target.name}` is a tensor, and a mask was given",
+                    where,
+                    help="a block takes a mask as a hyper-parameter, `f(m: mask)(x: …)`, and gives it to "
+                    "`softmax(scores, mask: m)` or `where(m, scores, -inf)`",
+                )
         if isinstance(value, SharedModule) and isinstance(target, Primitive):
             given_tensor = name in tensor_names if name else _wants_table(target, found.in_order)
         if name is None:

@@ -12,7 +12,7 @@ from archdsl.frontend.calls import Calls
 from archdsl.frontend.lists import as_list, concat, repeat, repetitions
 from archdsl.frontend.scopes import Absent, SchemeRule, Scope, TrainingCondition
 from archdsl.ir import dims, masks
-from archdsl.ir.dims import Lit, Num, binary, literal
+from archdsl.ir.dims import Lit, Num, binary, literal, num
 from archdsl.ir.graph import Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.ranges import whole_size
@@ -162,6 +162,9 @@ class Expressions(Calls):
         """One of the operators on two values."""
         if isinstance(a, Num) and isinstance(b, Num):
             return self._numbers(op, a, b, e, scope)
+        for mask, other in ((a, b), (b, a)):
+            if isinstance(mask, Mask) and isinstance(other, Value) and not _mask_typed(other):
+                return self._with_mask(op, mask, other, e, scope)
         if op in ("&", "|") and (isinstance(a, Mask) or isinstance(b, Mask) or (_mask_typed(a) and _mask_typed(b))):
             m, n = self.as_mask(a, e.left.span), self.as_mask(b, e.right.span)
             if m.rules + n.rules > MAX_MASK:
@@ -205,6 +208,21 @@ class Expressions(Calls):
                 )
         help_ = JOIN_MASKS if isinstance(a, Mask) and isinstance(b, Mask) else ""
         raise error("E0203", f"`{op}` cannot join {kind_of(a)} and {kind_of(b)}", e.span, help=help_)
+
+    def _with_mask(self, op: str, mask: Mask, other: Value, e: ast.Binary, scope: Scope) -> Value:
+        """A mask joined with a tensor of pairs: what both let see (`&`), or either (`|`), or the tensor with 0 where
+        nothing is seen (`*`). Raises E0203 for other operators, and for a tensor of positions."""
+        if op == "*" and not other.is_bool:
+            return self.primitive(scope, "where", [mask, other, num(0)], {}, e.span)[0]
+        if op not in ("&", "|"):
+            hides = "`where(mask, scores, -inf)` hides scores, `where(mask, x, 0)` makes others 0"
+            raise error("E0203", f"`{op}` cannot join a mask and a tensor", e.span, help=hides)
+        square = other.rank == 2 and other.shape[0].value == other.shape[1].value
+        if not other.is_bool or (other.rank < 3 and not square):
+            self.as_mask(other, e.span)
+        if op == "&" and mask.rule == "full":
+            return other
+        return self.primitive(scope, OPERATORS[op], [mask, other], {}, e.span)[0]
 
     def _repeated(self, count: Num, part: Any, e: ast.Binary, scope: Scope) -> ListValue:
         found = repeat(count, as_list(part), e.span)

@@ -40,6 +40,7 @@ class OpCall:
         self.spans: dict[str, Span] = {}
         self.input_spans: list[Span | None] = []
         self.inputs: tuple[Input, ...] = ()
+        self.masks: dict[int, Mask] = {}
         self.axes: dict[str, Num] = {}
         self.instance: SharedModule | None = None
         self.handle: Handle | None = None

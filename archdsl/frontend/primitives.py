@@ -13,6 +13,7 @@ from archdsl.frontend.scopes import Absent, BlockCall, BodyState, Scope
 from archdsl.frontend.signatures import Signature, Signatures
 from archdsl.ir.dims import Expr, Num, Shape, num
 from archdsl.ir.graph import Handle, Input, OpNode, Value
+from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.static import ListValue, SharedModule, abstract, free_name
 
@@ -22,12 +23,12 @@ class Primitives(Signatures):
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
-    def primitive_inputs(self, op: Primitive, call: BlockCall) -> tuple[list[Input], list[Span | None]]:
+    def primitive_inputs(self, op: Primitive, call: BlockCall) -> tuple[list[Input | Mask], list[Span | None]]:
         """The inputs of a primitive in the order of its signature, and where each was written."""
         given = Signature.of(op, call.span).pairs(call.tensors, call.named)
         return [self._input(value, call.scope, where) for _, value, where in given], [where for _, _, where in given]
 
-    def _input(self, value: Any, scope: Scope, span: Span) -> Input:
+    def _input(self, value: Any, scope: Scope, span: Span) -> Input | Mask:
         """An input as a node has it: a shared block stands for its weight."""
         if isinstance(value, SharedModule):
             return self._weight_of(value, scope, span)
@@ -100,7 +101,7 @@ class Primitives(Signatures):
         self,
         scope: Scope,
         op: Primitive | str,
-        inputs: Sequence[Input],
+        inputs: Sequence[Input | Mask],
         options: Mapping[str, Any],
         span: Span,
         level: int | None = None,
@@ -116,7 +117,19 @@ class Primitives(Signatures):
         frame, handle = scope.frame, None
         if instance is not None:
             options, handle = self._instance_options(instance, options, frame)
-        site = self._site(scope, op, inputs, options, span, spans)
+        tensors = [None if isinstance(v, Mask) else v for v in inputs]
+        site = self._site(scope, op, tensors, options, span, spans)
+        site.masks = {i: v for i, v in enumerate(inputs) if isinstance(v, Mask)}
+        wrong = next((i for i in site.masks if i not in op.takes_masks), None)
+        if wrong is not None:
+            param = Signature.of(op, span).param(wrong)
+            where = spans[wrong] if wrong < len(spans) else None
+            raise error(
+                "E0203",
+                f"`{param.name}` of `{op.name}` is a tensor, and a mask was given",
+                where or span,
+                help="a mask chooses among tensors: `where(mask, scores, -inf)`",
+            )
         site.as_name, site.label, site.level = as_name, label, level
         site.instance, site.handle = instance, handle
         if op.own_type or (frame.copies is not None and op.has_grouped()):

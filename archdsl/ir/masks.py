@@ -99,6 +99,8 @@ class PositionRule(Frozen):
     """What its number is called in an emitted function, where numbers of other rules may stand beside it."""
     drawn: bool = False
     """Whether keys are chosen by comparing all of them: the condition is the call of a function."""
+    own: bool = False
+    """Whether a query sees the key at its own position, whatever the numbers are."""
 
 
 class TensorRule(Frozen):
@@ -118,8 +120,8 @@ class TensorRule(Frozen):
 
 
 RULES: dict[str, PositionRule] = {
-    "full": PositionRule("key >= 0"),
-    "causal": PositionRule("key <= query", ahead=lambda: 0),
+    "full": PositionRule("key >= 0", own=True),
+    "causal": PositionRule("key <= query", ahead=lambda: 0, own=True),
     "window": PositionRule(
         "distance < width",
         ("width",),
@@ -127,6 +129,7 @@ RULES: dict[str, PositionRule] = {
         ahead=lambda width: width - 1,
         behind=lambda width: width - 1,
         parameter="window",
+        own=True,
     ),
     "chunked": PositionRule(
         "query // size == key // size",
@@ -135,16 +138,18 @@ RULES: dict[str, PositionRule] = {
         ahead=lambda size: size - 1,
         behind=lambda size: size - 1,
         parameter="chunk",
+        own=True,
     ),
     "prefix": PositionRule("key < length", ("length",), (3,), ahead=lambda length: length - 1, parameter="prefix"),
     "global": PositionRule("(query < count) | (key < count)", ("count",), (2,)),
-    "strided": PositionRule("(query - key) % stride == 0", ("stride",), (3,)),
+    "strided": PositionRule("(query - key) % stride == 0", ("stride",), (3,), own=True),
     "dilated": PositionRule(
         "(distance < width * dilation) & ((query - key) % dilation == 0)",
         ("width", "dilation"),
         (3, 2),
         ahead=lambda width, dilation: (width - 1) * dilation,
         behind=lambda width, dilation: (width - 1) * dilation,
+        own=True,
     ),
     "random": PositionRule("random_keys(query, key, count, seed)", ("count", "seed"), (2, 1), drawn=True),
 }
@@ -236,6 +241,15 @@ def ahead(mask: Mask) -> int | None:
     if not mask.parts:
         return _bound(mask, RULES[mask.rule].ahead) if mask.rule in RULES else None
     return _of_parts(mask, map(ahead, mask.parts))
+
+
+def sees_itself(mask: Mask) -> bool:
+    """Whether every query is known to see the key at its own position."""
+    if mask.rule in ("&", "|"):
+        return (all if mask.rule == "&" else any)(map(sees_itself, mask.parts))
+    if mask.rule in TENSOR_RULES:
+        return TENSOR_RULES[mask.rule].reads == "both"
+    return mask.rule in RULES and RULES[mask.rule].own
 
 
 def behind(mask: Mask) -> int | None:

@@ -21,6 +21,7 @@ from archdsl.ir.cost import Amount, Cost, elements, times
 from archdsl.ir.dims import Num, Shape, mul
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import CallNode, Input, OpNode, Value, Weight
+from archdsl.ir.masks import Mask
 from archdsl.syntax import ast
 
 # --- what ops write themselves through ------------------------------------------------------------------------------
@@ -361,6 +362,10 @@ class Application(Protocol):
         """The tensors (or numbers) in the order of the signature, None for one that was left out."""
 
     @property
+    def masks(self) -> Mapping[int, Mask]:
+        """The inputs that were given as a mask, by their number; they are None among `inputs`."""
+
+    @property
     def axes(self) -> Mapping[str, Num]:
         """The sizes of the signature's axes by name."""
 
@@ -487,7 +492,10 @@ class Primitive:
     variadic: ClassVar[bool] = False
     """The last tensor of the signature may be given any number of times."""
     further_inputs: ClassVar[int] = 0
-    """The number of inputs of its nodes beside those of the signature, which `build` adds: the mask of attention."""
+    """The number of inputs of its nodes beside those of the signature, which `build` adds: the mask of attention. Below
+    0 it is that of the inputs that `build` makes other nodes of."""
+    takes_masks: ClassVar[tuple[int, ...]] = ()
+    """Inputs of the signature for which a mask may be given: see `Application.masks`."""
     one_type: ClassVar[tuple[str, ...]] = ()
     """Tensors of the signature that must be of one type, because PyTorch does not bring them together."""
     mixes: ClassVar[bool] = True

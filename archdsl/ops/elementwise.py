@@ -27,7 +27,7 @@ from archdsl.ir.op import (
     same,
     shown,
 )
-from archdsl.ir.signature import promoted
+from archdsl.ir.signature import broadcast, promoted
 from archdsl.ops._common import (
     CASTS,
     axis_index,
@@ -41,6 +41,7 @@ from archdsl.ops._common import (
     written,
 )
 from archdsl.ops._onnx import with_kernel
+from archdsl.ops.attention.mask import mask_beside
 
 # --- rows -----------------------------------------------------------------------------------------------------------
 
@@ -56,6 +57,13 @@ class Elementwise(Primitive):
 
     elementwise = True
     mixes = False
+
+    def build(self, call: Application) -> Sequence[Value]:
+        if not call.masks:
+            return super().build(call)
+        others = [v for v in call.inputs if isinstance(v, Value)]
+        made = {i: mask_beside(call, mask, others) for i, mask in call.masks.items()}
+        return call.node(inputs=[made.get(i, v) for i, v in enumerate(call.inputs)])
 
 
 class Function(Elementwise):
@@ -226,6 +234,8 @@ COMPARISONS = (
 
 class Logical(Elementwise):
     """An element-wise operation on two truth values, as a row: its sign, the result that one input alone can give."""
+
+    takes_masks = (0, 1)
 
     def __init__(self, name: str, sign: str, operator: str, true: str, *, settles: float) -> None:
         self.signature = f"{name}()(a: bool[...], b: bool[...]) -> bool[...]"
@@ -631,12 +641,15 @@ class Clamp(Arithmetic):
 
 
 class Where(Elementwise):
-    """`a` where the condition is true, else `b`, element by element; axes from the right are equal or 1."""
+    """`a` where the condition is true, else `b`, element by element; axes from the right are equal or 1.
+
+    The condition may be a mask, which stands for the last two axes of `a` and `b`, queries and keys."""
 
     passes = 0
     expression = "torch.where({0}, {1}, {2})"
     signature = "where()(c: bool[...], a: [...], b: [...]) -> [...]"
     chosen = (1, 2)
+    takes_masks = (0,)
     numpy = "where"
     examples = shown(
         "where(c, x, y)  # c: bool[2, 5, 1], x: [2, 5, 8], y: [8]",
@@ -644,7 +657,17 @@ class Where(Elementwise):
         "where(x > 0, 1.5, x)",
         "where(c, 1, 0)  # c: bool[2, 5]",
         "where(c, 0.5, 0)  # c: bool[2, 5]",
+        "where(causal & window(2), x, -inf)  # x: [2, 4, 5, 5]",
     )
+
+    def build(self, call: Application) -> Sequence[Value]:
+        """Of a mask by which all is seen, what it chooses."""
+        mask, a = call.masks.get(0), call.inputs[1]
+        if mask is not None and mask.rule == "full" and isinstance(a, Value) and a.dtype == self.dtypes(call)[0]:
+            shape = broadcast(call, self.name)
+            if a.rank == len(shape) and all(call.same(m, n) for m, n in zip(a.shape, shape, strict=True)):
+                return (a,)
+        return super().build(call)
 
     def dtypes(self, call: Application) -> Sequence[str]:
         choices = call.inputs[1:]

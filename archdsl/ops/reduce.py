@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from archdsl.ir.cost import Amount, elements
 from archdsl.ir.dims import Shape, mul, num
-from archdsl.ir.graph import OpNode
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.masks import INPUTS, Mask, sees_itself
 from archdsl.ir.op import (
     EVERYWHERE,
     Application,
@@ -24,7 +25,8 @@ from archdsl.ir.op import (
     shown,
     up_to,
 )
-from archdsl.ir.signature import promoted
+from archdsl.ir.signature import broadcast, promoted
+from archdsl.ir.static import EnumValue, as_operand
 from archdsl.ops._common import (
     AxisOp,
     axes_of,
@@ -38,6 +40,7 @@ from archdsl.ops._common import (
     written,
 )
 from archdsl.ops._onnx import END
+from archdsl.ops.attention.mask import mask_beside
 from archdsl.ops.shape import swapped
 
 REAL = "float[...]) -> [...]"
@@ -188,14 +191,39 @@ class ArgMax(Primitive):
 
 
 class Softmax(AxisOp):
-    """`exp(x) / sum(exp(x))` along an axis, without overflow."""
+    """`exp(x) / sum(exp(x))` along an axis, without overflow.
+
+    `mask`, a mask for the last two axes or a bool tensor, says what of x is there; a sum over nothing gives 0."""
 
     passes = 5
     by_result = True
     expression = "{0}.softmax({axis})"
     relative = True
-    signature = "softmax(axis: int = -1)(x: float[...]) -> [...]"
-    examples = shown("x -> softmax", "x -> softmax(axis: 1)", "softmax(x + 1)  # x: [5]")
+    takes_masks = (1,)
+    further_inputs = -1
+    signature = "softmax(axis: int = -1)(x: float[...], mask: bool[...] = none) -> [...]"
+    examples = shown(
+        "x -> softmax",
+        "x -> softmax(axis: 1)",
+        "softmax(x + 1)  # x: [5]",
+        "softmax(x, mask: causal)  # x: [2, 4, 5, 5]",
+        "softmax(x, mask: seen)  # x: [2, 4, 5, 7], seen: bool[5, 7]",
+    )
+
+    def build(self, call: Application) -> Sequence[Value]:
+        """A mask hides scores before the softmax, and what it makes of none behind it."""
+        x, (given,), mask = call.tensor(0), call.inputs[1:] or (None,), call.masks.get(1)
+        if isinstance(given, Value) and given.dtype in INPUTS:
+            mask = Mask(given.dtype, tensor=given)
+        if given is None and (mask is None or mask.rule == "full"):
+            return call.node(inputs=(x,))
+        broadcast(call, self.name)
+        seen = given if mask is None else mask_beside(call, mask, [x])
+        shown = call.apply("where", seen, x, as_operand(EnumValue("-inf")))
+        (weights,) = call.node(inputs=(shown,))
+        if mask is not None and sees_itself(mask) and call.same(x.shape[-2], x.shape[-1]):
+            return (weights,)
+        return (call.apply("where", seen, weights, num(0)),)
 
     def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
         return 0.0 if known[0] == -math.inf else None

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import partial, reduce
 from typing import Any
 
-from archdsl.ir.dims import Num, Shape, num, sub
+from archdsl.ir.dims import Num, Shape, num, shape_text, sub, whole_axis
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.masks import RULES, TENSOR_RULES, Mask, ahead, breadth, in_documents, reads_query, sees
 from archdsl.ir.op import Application, At, OnnxScope, Primitive, Reads, TorchScope, Tree, same
@@ -182,6 +182,76 @@ def random_keys(g: OnnxScope, query: Any, key: Any, count: int, seed: int) -> An
 def tensor_leaves(mask: Mask) -> list[Mask]:
     """Leaves that read a tensor, once for each tensor they read: `same` across two axes reads two."""
     return [leaf for leaf in mask.leaves() if leaf.rule in TENSOR_RULES]
+
+
+def mask_tensor(
+    call: Application,
+    mask: Mask,
+    batch: Shape,
+    queries: Num,
+    keys: Num,
+    rank: int,
+    *,
+    plain: bool = True,
+    blocks: bool = False,
+) -> Value:
+    """A mask as a bool tensor for scores of `rank` axes, the last two of which are `queries` and `keys`, behind one of
+    `batch` if there is any. `plain` asks for a tensor even where a kernel needs none; a mask in `blocks` will do as
+    well. Raises E0403 where the mask reads a tensor of other sizes."""
+    tensors: list[Value] = []
+    for leaf in tensor_leaves(mask):
+        if leaf.tensor is not None:
+            tensors.append(call.bring(leaf.tensor))
+        else:
+            tensors.append(call.model_input(leaf.rule, keys))
+        by_query = TENSOR_RULES[leaf.rule].reads == "query"
+        wanted, (*lead, axis) = queries if by_query else keys, tensors[-1].shape
+        if lead and (len(lead) > 1 or any(lead[0].value != n.value for n in batch)):
+            raise call.error(
+                "E0403",
+                f"the mask `{leaf}` reads a tensor {shape_text((*batch, wanted))}, "
+                f"or one of positions alone, and this one is {shape_text(tensors[-1].shape)}",
+                option="mask",
+            )
+        if axis.value != wanted.value and whole_axis(axis)[0] != whole_axis(wanted)[0]:
+            raise call.error(
+                "E0403",
+                f"the mask `{leaf}` speaks of {axis} positions, "
+                f"but there are {wanted} {'queries' if by_query else 'keys'}",
+                option="mask",
+            )
+    if not mask.reads_queries:
+        queries = num(1)  # one mask of keys serves every query, whichever axis they stand on
+    how = {name: True for name, asked in (("plain", plain), ("blocks", blocks)) if asked}
+    heads = num(max(rank - 3, 0))
+    return call.once("mask", "mask", [queries, keys, *tensors], mask=mask, heads=heads, **how)
+
+
+def mask_beside(call: Application, mask: Mask, others: Sequence[Value]) -> Value:
+    """A mask as a bool tensor that meets others: it stands for their last two axes, queries and keys. Raises E0302
+    where they have no such axes, and E0403 as `mask_tensor` does."""
+    rank = max((v.rank for v in others), default=0)
+    if rank < 2:
+        raise call.error(
+            "E0302",
+            f"the mask `{mask}` takes its queries and keys from the last two axes of the tensors beside it"
+            + (", and these have fewer" if others else ", and there are none"),
+            help="masks meet scores: `where(mask, scores, -inf)`; `keys(real)` is a mask made of a tensor",
+        )
+
+    def size(back: int) -> Num:
+        sizes = [v.shape[-back] for v in others if v.rank >= back]
+        return next((n for n in sizes if not call.is_number(n, 1)), sizes[0])
+
+    keys = size(1)
+    if keys.value == 1:
+        raise call.error(
+            "E0302",
+            f"the mask `{mask}` takes its keys from the last axis of the tensors beside it, which has one place",
+            help="give it scores [..., queries, keys]",
+        )
+    batch = (size(rank),) if rank > 2 else ()
+    return mask_tensor(call, mask, batch, size(2), keys, rank)
 
 
 def _of_queries(leaf: Mask) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from archdsl.ir.cost import Amount, Cost, Pairs, contracted, times
-from archdsl.ir.dims import Num, Shape, num, shape_text, sub, whole_axis
+from archdsl.ir.dims import Num, Shape, shape_text, sub
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.masks import TENSOR_RULES, Mask, ahead, behind, breadth, normal
+from archdsl.ir.masks import Mask, ahead, behind, breadth, normal
 from archdsl.ir.op import (
     EVERYWHERE,
     Application,
@@ -29,7 +29,7 @@ from archdsl.ir.op import (
 )
 from archdsl.ir.static import SharedModule
 from archdsl.ops._common import equals, tensor_inputs
-from archdsl.ops.attention.mask import tensor_leaves
+from archdsl.ops.attention.mask import mask_tensor, tensor_leaves
 from archdsl.ops.position import Position, attention_scale
 
 
@@ -148,34 +148,7 @@ class SDPA(Primitive):
         needs none; a mask in `blocks` will do as well."""
         if mask.rule == "full":
             return None
-        queries, keys = q.shape[-2], k.shape[-2]
-        tensors: list[Value] = []
-        for leaf in tensor_leaves(mask):
-            if leaf.tensor is not None:
-                tensors.append(call.bring(leaf.tensor))
-            else:
-                tensors.append(call.model_input(leaf.rule, keys))
-            by_query = TENSOR_RULES[leaf.rule].reads == "query"
-            wanted, (*lead, axis) = queries if by_query else keys, tensors[-1].shape
-            if lead and (len(lead) > 1 or lead[0].value != q.shape[0].value):
-                raise call.error(
-                    "E0403",
-                    f"the mask `{leaf}` reads a tensor {shape_text((q.shape[0], wanted))}, "
-                    f"or one of positions alone, and this one is {shape_text(tensors[-1].shape)}",
-                    option="mask",
-                )
-            if axis.value != wanted.value and whole_axis(axis)[0] != whole_axis(wanted)[0]:
-                raise call.error(
-                    "E0403",
-                    f"the mask `{leaf}` speaks of {axis} positions, "
-                    f"but there are {wanted} {'queries' if by_query else 'keys'}",
-                    option="mask",
-                )
-        heads = num(max(q.rank - 3, 0))
-        if not mask.reads_queries:
-            queries = num(1)  # one mask of keys serves every query, whichever axis they stand on
-        how = {name: True for name, asked in (("plain", plain), ("blocks", blocks)) if asked}
-        return call.once("mask", "mask", [queries, keys, *tensors], mask=mask, heads=heads, **how)
+        return mask_tensor(call, mask, (q.shape[0],), q.shape[-2], k.shape[-2], q.rank, plain=plain, blocks=blocks)
 
     def shapes(self, call: Application) -> Sequence[Shape]:
         return ((*call.shape(0)[:-1], call.shape(2)[-1]),)

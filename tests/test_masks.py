@@ -1,0 +1,201 @@
+"""Masks as bool tensors in equations, compared with what `sdpa` makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx_tools
+import pytest
+import torch
+from near import distance
+from torch import Tensor
+from torch_emit.emitted import close, names_of, spec
+
+import archdsl
+from archdsl.api import check
+from archdsl.backends.torch import emit
+from archdsl.dependence.causality import prove
+from archdsl.run.load import load_source
+
+Oracle = Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]
+"""Of positions [query, 1] and [1, key] and the tensors by name: the pairs [batch, query, key], or without batch."""
+
+SEEN: dict[str, Oracle] = {
+    "causal": lambda q, k, t: k <= q,
+    "causal & window(3)": lambda q, k, t: (k <= q) & (q - k < 3),
+    "window(2)": lambda q, k, t: (q - k).abs() < 2,
+    "causal | prefix(3)": lambda q, k, t: (k <= q) | (k < 3),
+    "causal & ~strided(2)": lambda q, k, t: (k <= q) & ((q - k) % 2 != 0),
+    "~(causal & window(2)) & chunked(4)": lambda q, k, t: ~((k <= q) & (q - k < 2)) & (q // 4 == k // 4),
+    "global(2) | dilated(2, 3)": lambda q, k, t: (q < 2) | (k < 2) | (((q - k).abs() < 6) & ((q - k) % 3 == 0)),
+    "padding": lambda q, k, t: t["real"][:, None, :] & (q >= 0),
+    "causal & padding": lambda q, k, t: (k <= q) & t["real"][:, None, :],
+    "causal & documents": lambda q, k, t: (k <= q) & (t["text"][:, :, None] == t["text"][:, None, :]),
+    "causal & keys(mask)": lambda q, k, t: (k <= q) & t["mask"][:, None, :],
+    "queries(mask) | same(layer)": lambda q, k, t: t["mask"][:, :, None] | (t["layer"][:, None] == t["layer"]),
+    "full": lambda q, k, t: (k >= 0) & (q >= 0),
+    "full & padding": lambda q, k, t: t["real"][:, None, :] & (q >= 0),
+}
+FORMS = {
+    "sdpa": "sdpa(h, k, v, mask: {mask})",
+    "softmax": "matmul(softmax(matmul(h, transpose(k, 2, 3)) / sqrt(5), mask: {mask}), v)",
+    "where": "matmul(where({mask}, exp(matmul(h, transpose(k, 2, 3)) / sqrt(5)), 0), v)",
+    "times": "matmul(exp(matmul(h, transpose(k, 2, 3)) / sqrt(5)) * ({mask}), v)",
+}
+INPUTS = """h: [batch, 2, time, 5], k: [batch, 2, time, 5], v: [batch, 2, time, 3], real: padding[batch, time],
+            text: documents[batch, time], mask: bool[batch, time], layer: int[time]"""
+
+
+def written(form: str, mask: str) -> str:
+    """A model of tensors with hostile names and odd sizes."""
+    return f"model m({INPUTS}) {{ return {FORMS[form].format(mask=mask)} }}"
+
+
+def tensors(time: int = 7) -> dict[str, Tensor]:
+    torch.manual_seed(3)
+    found = {n: torch.randn(3, 2, time, d) for n, d in (("h", 5), ("k", 5), ("v", 3))}
+    found["real"] = torch.arange(time) >= torch.tensor([[0], [2], [5]])
+    found["text"] = torch.arange(time) // torch.tensor([[2], [3], [9]])
+    found["mask"] = torch.rand(3, time) < 0.6
+    found["layer"] = torch.randint(3, (time,))
+    return found
+
+
+def run(text: str, given: dict[str, Tensor]) -> tuple[Tensor, Any]:
+    """What the emitted module gives, and onnxruntime."""
+    model = spec(text)
+    made = load_source(emit(model))().eval()
+    own = {name: given[name] for name, _ in model.inputs}
+    with torch.no_grad():
+        return made(*own.values()), onnx_tools.run(onnx_tools.onnx_bytes(model, made), own)[0]
+
+
+@pytest.mark.parametrize("mask", SEEN)
+def test_a_mask_hides_what_it_hides_in_sdpa(mask: str) -> None:
+    """The softmax over a mask is that of `sdpa`, also where a query sees no key; and `where` chooses by its pairs."""
+    given = tensors()
+    place = torch.arange(7)
+    seen = SEEN[mask](place[:, None], place[None, :], given)
+    seen = seen[:, None] if seen.dim() == 3 else seen
+    scores = given["h"] @ given["k"].mT / 5**0.5
+    weights = torch.where(seen, scores, -torch.inf).softmax(-1).nan_to_num()
+    hidden = torch.where(seen, scores.exp(), 0.0) @ given["v"]
+    for form in FORMS:
+        wanted = hidden if form in ("where", "times") else weights @ given["v"]
+        made, by_onnx = run(written(form, mask), given)
+        close(made, wanted)
+        assert onnx_tools.distance(by_onnx, wanted) < 1e-5
+
+
+@pytest.mark.parametrize("mask", SEEN)
+def test_a_mask_is_proved_as_in_sdpa(mask: str) -> None:
+    def errors(form: str) -> list[str]:
+        text = f"""model m(x: [batch, time, 10], {INPUTS[INPUTS.index("real") :]}) {{
+          h = x -> split_heads(2)
+          k = x -> linear(10) -> split_heads(2)
+          v = x -> split_heads(2)
+          y = {FORMS[form].format(mask=mask)} -> merge_heads
+          assert causal(y)
+          return y
+        }}"""
+        return [d.code for d in check(text=text) if d.code.startswith("E")]
+
+    known = {form: errors(form) for form in FORMS}
+    assert all(found == known["sdpa"] for found in known.values()), known
+    assert known["sdpa"] == ([] if mask.startswith("causal") and "|" not in mask else ["E0406"])
+
+
+def test_fewer_queries_than_keys_and_axes_in_front() -> None:
+    """The last query stands at the last key, whatever axes are in front: batch, and two of heads."""
+    for lead in ("batch, ", "batch, 2, 3, "):
+        text = f"""model m(a: [{lead}time, 4], b: [{lead}source, 4], seen: bool[{lead}time, source]) {{
+          scores = einsum("... q d, ... k d -> ... q k", a, b)
+          past = softmax(scores, mask: seen & causal)
+          return softmax(scores, mask: causal & window(3)), softmax(scores, mask: seen), past
+        }}"""
+        shape = [int(n) for n in lead.replace("batch", "2").split(", ") if n]
+        torch.manual_seed(0)
+        a, b = torch.randn(*shape, 3, 4), torch.randn(*shape, 8, 4)
+        seen = torch.rand(*shape, 3, 8) < 0.4
+        query, key = torch.arange(5, 8)[:, None], torch.arange(8)
+        near, past = (key <= query) & (query - key < 3), key <= query
+        made = load_source(emit(spec(text)))()(a, b, seen)
+        for found, pairs in zip(made, (near, seen, seen & past), strict=True):
+            close(found, torch.where(pairs, a @ b.mT, -torch.inf).softmax(-1).nan_to_num())
+
+
+BLOCK = """block attention(mask: mask, heads: size)(x: [batch, time, width]) -> [batch, time, width] {
+  q = x -> linear(width) -> split_heads(heads)
+  k = x -> linear(width) -> split_heads(heads)
+  v = x -> linear(width) -> split_heads(heads)
+  weights = softmax(matmul(q, transpose(k, 2, 3)) / sqrt(width / heads), mask: mask)
+  return matmul(weights, v) -> merge_heads
+}
+block layer(mask: mask) {
+  attention: attention(heads: 3)
+  mask: mask
+}
+model m(width = 12, near: size = 2) {
+  vocab: 11
+  context: 16
+  width: width
+  let near_ones = [layer(mask: causal & window(near + i)) for i in 2]
+  blocks: near_ones + layer(mask: causal & padding) + layer(mask: full & causal)
+  head: lm
+}"""
+
+
+def test_layers_hand_their_mask_to_equations() -> None:
+    """One class for all masks that are tensors; another Config means another window; the model is causal, and decoded
+    step by step."""
+    model = spec(BLOCK)
+    assert prove(model) == []
+    module = load_source(emit(model))
+    tokens, real = torch.arange(18).view(2, 9) % 11, torch.ones(2, 9, dtype=torch.bool)
+    other = module(names_of(module())["Config"](near=5)).eval()
+    meant = load_source(emit(spec(BLOCK, near=5)))().eval()
+    meant.load_state_dict(other.state_dict())
+    assert distance(other(tokens, real), meant(tokens, real)) < 1e-6
+    again = module().eval()
+    again.load_state_dict(other.state_dict())
+    assert distance(other(tokens, real), again(tokens, real)) > 1e-3
+    assert archdsl.verify(model, seq=16).agrees
+
+
+def test_no_tensor_is_made_where_all_is_seen() -> None:
+    text = written("softmax", "full")
+    plain = spec(text.replace(", mask: full", ""))
+    assert emit(spec(text)).partition("import")[2] == emit(plain).partition("import")[2]
+    text = written("where", "full")
+    assert "where" not in emit(spec(text))
+
+
+REFUSED = {
+    "where(causal, 1, 0)": ("E0302", "there are none"),
+    "where(causal, x[0, 0], 0)": ("E0302", "have fewer"),
+    "where(causal, x -> sum(keep: true), 0)": ("E0302", "has one place"),
+    "x + causal": ("E0203", "`+` cannot join a mask and a tensor"),
+    "x & causal": ("E0203", "this must be a mask, and it is a tensor"),
+    "causal == x": ("E0203", "`==` cannot join a mask and a tensor"),
+    "tanh(causal)": ("E0203", "takes tensors and numbers"),
+    "where(x > 0, causal, x)": ("E0203", "`a` of `where` is a tensor, and a mask was given"),
+    "x -> cast(causal)": ("E0203", ""),
+    "x -> f(seen: causal)": ("E0203", "`seen` of `f` is a tensor, and a mask was given"),
+    "where(padding, x, 0)": ("E0403", ""),
+    "softmax(x, mask: keys(x[..., 0] > 0))": ("E0403", "speaks of"),
+    "softmax(x, mask: x)": ("E0304", "tensors of true and false"),
+    "softmax(x, mask: x[..., 0] > 0)": ("E0301", "equal shapes"),
+    "softmax(x, mask: causal & (x[..., 0] > 0))": ("E0203", "a bool tensor is no mask by itself"),
+    "mha(x, heads: 2, mask: causal & (x > 0))": ("E0203", "is static, and a tensor was given"),
+}
+
+
+@pytest.mark.parametrize("expression", REFUSED)
+def test_what_is_said_of_a_mask_in_a_wrong_place(expression: str) -> None:
+    code, message = REFUSED[expression]
+    text = f"""block f(x: [batch, time, 8], seen: bool[batch, time, 8]) {{ return where(seen, x, 0) }}
+    model m(x: [batch, time, 8]) {{ return {expression} }}"""
+    (found,) = [d for d in check(text=text) if d.code.startswith("E")]
+    assert found.code == code
+    assert message in found.message
