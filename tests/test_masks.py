@@ -16,6 +16,9 @@ import archdsl
 from archdsl.api import check
 from archdsl.backends.torch import emit
 from archdsl.dependence.causality import prove
+from archdsl.estimates.cost import work_of
+from archdsl.estimates.flops import Convention, estimate
+from archdsl.ir.cost import whole_at
 from archdsl.run.load import load_source
 
 Oracle = Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]
@@ -104,6 +107,60 @@ def test_a_mask_is_proved_as_in_sdpa(mask: str) -> None:
     known = {form: errors(form) for form in FORMS}
     assert all(found == known["sdpa"] for found in known.values()), known
     assert known["sdpa"] == ([] if mask.startswith("causal") and "|" not in mask else ["E0406"])
+
+
+@pytest.mark.parametrize("mask", SEEN)
+def test_what_a_mask_hides_costs_nothing_as_in_sdpa(mask: str) -> None:
+    """Forwards, in training and in a step of decoding, at an odd length; one matrix of weights is before all."""
+
+    def flops(form: str, convention: Convention) -> tuple[int, int, int | None]:
+        expression = FORMS[form].format(mask=mask)
+        text = f"""model m(x: [batch, time, 10], {INPUTS[INPUTS.index("real") :]}) {{
+          x = x -> linear(20)
+          h = x -> split_heads(2)
+          k = x -> linear(20) -> split_heads(2)
+          v = x -> split_heads(2)
+          return {expression}
+        }}"""
+        found = estimate(archdsl.load(text=text), batch=3, seq=13, convention=convention).flops
+        return found.forward, found.training, found.decode_step
+
+    assert len({flops(form, "dense") for form in FORMS}) == 1
+    assert len({flops(form, "exact") for form in FORMS}) == 1
+    assert flops("sdpa", "megatron") == flops("softmax", "megatron")
+
+
+COUNTED = {
+    "matmul(softmax(s, mask: causal), v)": (20, 0),
+    "matmul(softmax(15 * tanh(s / 15), mask: causal), v)": (20, 0),
+    "matmul(softmax(where(causal, where(window(3), s, -inf), -inf)), v)": (20, 0),
+    "matmul(softmax(where(~causal, -inf, s)), v)": (20, 0),
+    "matmul(softmax(transpose(where(causal, s, -inf), 1, 2), axis: 1) -> transpose(1, 2), v)": (20, 0),
+    "matmul(transpose(softmax(s, mask: causal), 1, 2), v)": (20, 0),
+    "matmul(softmax(where(causal, s, 0)), v)": (8, 12),
+    "matmul(softmax(where(causal, s, -9)), v)": (8, 12),
+    "matmul(softmax(s, mask: causal) + 1, v)": (8, 12),
+    "matmul(softmax(s + cumsum(s), mask: causal), v)": (12, 8),
+    "(matmul(softmax(s, mask: causal), v), s)": (12, 8),
+    "matmul(softmax(s, mask: causal), v) + matmul(s, v)": (12, 20),
+    "matmul(softmax(s, mask: causal), transpose(s, 1, 2))": (2, 8),
+    "matmul(softmax(where(causal, s, -inf), axis: 1), v)": (20, 0),
+    "matmul(softmax(s), v)": (0, 20),
+}
+
+
+@pytest.mark.parametrize("result", COUNTED)
+def test_what_is_read_elsewhere_is_counted(result: str) -> None:
+    """Of the products of queries and keys, and of weights and values, the FLOPs for each pair that the mask shows, and
+    those for every pair."""
+    text = f"""model m(q: [batch, time, 4], k: [batch, time, 4], v: [batch, time, 6]) {{
+      s = matmul(q, transpose(k, 1, 2))
+      return {result}
+    }}""".replace("return (", "return ").replace(", s)\n", ", s\n")
+    work = work_of(archdsl.load(text=text), training=False).total
+    one = {"batch": 1, "time": 1}
+    shown, every = (sum(whole_at(f, one) for p, f in work.forward.amounts if (p is None) == no) for no in (False, True))
+    assert (shown, every) == COUNTED[result]
 
 
 def test_fewer_queries_than_keys_and_axes_in_front() -> None:

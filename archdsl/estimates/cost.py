@@ -5,8 +5,8 @@ side made of trained weights, or of tensors that depend on some, and only where 
 (the model's real outputs, and its losses). So the first layer of a model whose input is given costs two thirds of what
 another does, and the first state of a recurrence, zeros, costs no gradient.
 
-The walk is memoized by block, and by which of its tensors want a gradient and which have one: a model of a thousand
-layers costs what its distinct blocks do.
+The walk is memoized by block, and by which of its tensors want a gradient and which have one, and what masks hide of
+them (`archdsl.estimates.hidden`): a model of a thousand layers costs what its distinct blocks do.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from archdsl.estimates.hidden import NOWHERE, Known, Places, costing, known, unneeded
+from archdsl.frozen import Frozen
 from archdsl.ir.cost import Amount, Pairs, times
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.dims import add, mul, sub, with_symbol
@@ -147,6 +149,7 @@ def work_of(model: Model, *, training: bool) -> Work:
     gradients = _Gradients(training)
     graph = model.block.graph
     back = _Back(gradients.run(graph, [None] * len(graph.inputs)))
+    back.need(graph.outputs, [NOWHERE] * len(graph.outputs))
     if training:
         back.reach(*graph.outputs)
     return _of_block(model.block, "", _Backwards(gradients).graph(back, ""))
@@ -166,8 +169,20 @@ ROUNDS = 8
 """Steps of a scan after which what still changes from one to the next is taken for the union of both."""
 
 
-class _Gradients(Interpreter[bool]):
-    """Finds the tensors that depend on trained weights: a gradient is wanted of them. Of all others the fact is
+class _Fact(Frozen):
+    """What is found of a tensor forwards."""
+
+    wanted: bool
+    """Whether it depends on trained weights: a gradient is wanted of it."""
+    known: Known = ()
+    """What it is where a mask hides it."""
+
+
+WANTED = _Fact(True)
+
+
+class _Gradients(Interpreter[_Fact]):
+    """Finds the tensors that depend on trained weights, and what masks make of tensors. Of all others the fact is
     None."""
 
     def __init__(self, training: bool) -> None:
@@ -184,32 +199,36 @@ class _Gradients(Interpreter[bool]):
     def branches(self, node: CondNode) -> Sequence[Graph]:
         return (node.then if self.training else node.otherwise,)
 
-    def either(self, facts: Sequence[bool | None]) -> bool | None:
-        return any(facts) or None
+    def either(self, facts: Sequence[_Fact | None]) -> _Fact | None:
+        return WANTED if any(map(is_wanted, facts)) else None
 
-    def op(self, node: OpNode, run: Run[bool]) -> None:
+    def op(self, node: OpNode, run: Run[_Fact]) -> None:
+        facts = [run.fact(v) for v in node.inputs]
         wanted = any(w.trained for w in node.weights) or any(
-            run.fact(v) and node.op.differentiates(node, i) for i, v in enumerate(node.inputs)
+            is_wanted(fact) and node.op.differentiates(node, i) for i, fact in enumerate(facts)
         )
-        if wanted or any(any(self.called(c, [None], run).ends) for c in node.blocks.values()):
-            run.facts.update((output, True) for output in node.outputs if output.is_float)
+        wanted = wanted or any(any(map(is_wanted, self.called(c, [None], run).ends)) for c in node.blocks.values())
+        hides = known(node, [() if f is None else f.known for f in facts])
+        for output in node.outputs:
+            found = _Fact(wanted and output.is_float, hides)
+            run.facts[output] = found if found.wanted or hides else None
 
-    def leaf(self, node: Node, run: Run[bool]) -> None:
+    def leaf(self, node: Node, run: Run[_Fact]) -> None:
         if isinstance(node, ParamNode):
-            run.facts[node.output] = node.weight.trained or None
+            run.facts[node.output] = WANTED if node.weight.trained else None
         elif isinstance(node, WeightNode):
             found = (w for w in node.instance.node.weights if w.name == node.weight)
-            run.facts[node.output] = any(w.trained for w in found) or None
+            run.facts[node.output] = WANTED if any(w.trained for w in found) else None
 
-    def scan(self, node: ScanNode, run: Run[bool]) -> None:
+    def scan(self, node: ScanNode, run: Run[_Fact]) -> None:
         """The first steps one by one, until what is carried wants no more than before."""
-        carried = [run.fact(v) for v in node.starts]
-        slices = [run.fact(v) for v in node.sequences]
+        carried = [self.either([run.fact(v)]) for v in node.starts]
+        slices = [self.either([run.fact(v)]) for v in node.sequences]
         steps = run.inner[node] = []
-        stacked: list[bool | None] = [None] * len(node.stacked)
+        stacked: list[_Fact | None] = [None] * len(node.stacked)
         while True:
             steps.append(self.within(node.body, [*carried, *slices], run, node))
-            ends = steps[-1].ends
+            ends = [self.either([fact]) for fact in steps[-1].ends]
             stacked = self.both(stacked, ends[len(carried) :])
             after = ends[: len(carried)]
             if after == carried:
@@ -218,8 +237,13 @@ class _Gradients(Interpreter[bool]):
         run.facts.update(zip(node.stacked, stacked, strict=True))
         run.facts.update(zip(node.finals, carried, strict=True))
 
-    def both(self, a: Sequence[bool | None], b: Sequence[bool | None]) -> list[bool | None]:
+    def both(self, a: Sequence[_Fact | None], b: Sequence[_Fact | None]) -> list[_Fact | None]:
         return [self.either(pair) for pair in zip(a, b, strict=True)]
+
+
+def is_wanted(fact: _Fact | None) -> bool:
+    """Whether a gradient is wanted of a tensor."""
+    return fact is not None and fact.wanted
 
 
 # --- backwards: what each op costs ------------------------------------------------------------------------------------
@@ -229,26 +253,49 @@ class _Gradients(Interpreter[bool]):
 class _Back:
     """A run of a graph on the way back: the tensors that have a gradient."""
 
-    run: Run[bool]
+    run: Run[_Fact]
     around: _Back | None = None
     reached: set[object] = field(default_factory=set)
+    hidden: dict[object, Places] = field(default_factory=dict)
+    """Of the tensors that something reads, the elements that nothing needs."""
 
     def reach(self, *values: object) -> None:
         """A gradient arrives at tensors; those have it that want one."""
         for value in values:
-            back: _Back | None = self
-            while back is not None and value not in back.run.facts:
-                back = back.around
-            if back is not None and back.run.facts[value]:
+            back = self.owner(value)
+            if back is not None and is_wanted(back.run.facts[value]):
                 back.reached.add(value)
+
+    def owner(self, value: object) -> _Back | None:
+        """The run that a tensor is of."""
+        back: _Back | None = self
+        while back is not None and value not in back.run.facts:
+            back = back.around
+        return back
+
+    def need(self, values: Sequence[object], unneeded: Sequence[Places]) -> None:
+        """Something reads tensors, but for some of their elements."""
+        for value, places in zip(values, unneeded, strict=True):
+            back = self.owner(value)
+            if back is not None and value is not None:
+                back.hidden[value] = back.hidden.get(value, places) & places
 
     def which(self, values: Sequence[Value | None]) -> list[bool]:
         """Whether each of some tensors has a gradient."""
         return [v in self.reached for v in values]
 
+    def unneeded(self, values: Sequence[object]) -> list[Places]:
+        """The elements of each of some tensors of this run that nothing needs."""
+        return [self.hidden.get(v, NOWHERE) for v in values]
 
-Iterations = dict[Hashable, tuple[Work, list[bool]]]
-"""Iterations that are alike: the work of one, and which of its inputs have a gradient."""
+    def known(self, node: OpNode) -> list[Known]:
+        """What the inputs of an op are where masks hide them."""
+        facts = map(self.run.fact, node.inputs)
+        return [() if fact is None else fact.known for fact in facts]
+
+
+Iterations = dict[Hashable, tuple[Work, list[bool], list[Places]]]
+"""Iterations that are alike: the work of one, which of its inputs have a gradient, and what it needs none of."""
 
 
 class _Backwards:
@@ -256,9 +303,9 @@ class _Backwards:
 
     def __init__(self, gradients: _Gradients) -> None:
         self.gradients = gradients
-        self.done: dict[Hashable, tuple[Work, list[bool]]] = {}
-        """Of the run of a block and the results that have a gradient: the work, and which inputs and contexts then have
-        one."""
+        self.done: dict[Hashable, tuple[Work, list[bool], list[Places]]] = {}
+        """Of the run of a block and the results that have a gradient or are needed: the work, which inputs and contexts
+        then have one, and what is needed none of."""
 
     def graph(self, back: _Back, index: str) -> Work:
         """The work of one run; `index` stands behind the steps of the path in a loop."""
@@ -268,7 +315,8 @@ class _Backwards:
                 self.op(node, back, into, index)
             elif isinstance(node, CallNode):
                 (inner,) = back.run.inner[node]
-                work = self.called(node, inner, back.which(node.outputs), node.inputs, back)
+                reached, hidden = back.which(node.outputs), back.unneeded(node.outputs)
+                work = self.called(node, inner, reached, hidden, node.inputs, back)
                 into.join(work, 1, f"{_step(node)}{index}.")
             elif isinstance(node, LoopNode):
                 self.loop(node, back, into)
@@ -277,26 +325,31 @@ class _Backwards:
             elif isinstance(node, CondNode):
                 branch = _Back(back.run.inner[node][0], back)
                 branch.reach(*_chosen(branch.run.graph.outputs, back.which(node.outputs)))
+                branch.need(branch.run.graph.outputs, back.unneeded(node.outputs))
                 into.join(self.graph(branch, index), 1)
             elif isinstance(node, LossNode) and self.gradients.training:
                 back.reach(node.value)
+                back.need([node.value], [NOWHERE])
         return into
 
     def op(self, node: OpNode, back: _Back, into: Work, index: str) -> None:
         cost = node.op.flops(node)
         work = OpWork(1)
+        given = back.known(node)
+        (hidden,) = back.unneeded(node.outputs) if len(node.outputs) == 1 else (NOWHERE,)
         trained = {w.name for w in node.weights if w.trained}
         reached = any(back.which(node.outputs))
         for amount in cost.elementwise:
             work.elementwise.add(amount)
         for part in cost.contractions:
-            work.forward.add(part.amount)
+            amount = costing(node, part.amount, given, hidden)
+            work.forward.add(amount)
             sides = sum(
-                any(s in trained if isinstance(s, str) else back.run.fact(node.inputs[s]) for s in side)
+                any(s in trained if isinstance(s, str) else is_wanted(back.run.fact(node.inputs[s])) for s in side)
                 for side in (part.left, part.right)
             )
             if reached and sides:
-                work.backward.add(part.amount, sides)
+                work.backward.add(amount, sides)
         own = bool(node.weights or node.blocks) and (node.name or node.instance is not None)
         path = f"{_step(node)}{index}" if own else ""
         into.ops.setdefault((path, node.op.name), OpWork()).join(work, 1)
@@ -304,50 +357,75 @@ class _Backwards:
             self.experts(node, call, reached, back, into, path)
         if reached:
             back.reach(*(v for i, v in enumerate(node.inputs) if node.op.differentiates(node, i)))
+        back.need(node.inputs, [*unneeded(node, given, hidden)])
 
     def experts(self, node: OpNode, call: CallNode, reached: bool, back: _Back, into: Work, path: str) -> None:
         """A block of the primitive's own, which every row of its input goes through `active` times."""
         x = node.tensor(0)
         assert node.active is not None
         inner = self.gradients.called(call, [back.run.fact(x)], back.run)
-        work = self.called(call, inner, [reached] * len(call.outputs), (None,), back)
+        count = len(call.outputs)
+        work = self.called(call, inner, [reached] * count, [NOWHERE] * count, (None,), back)
         into.join(work.with_rows(times((node.active, *x.shape[:-1]))), 1, f"{path}.")
 
     def called(
-        self, call: CallNode, inner: Run[bool], reached: Sequence[bool], inputs: Sequence[Value | None], back: _Back
+        self,
+        call: CallNode,
+        inner: Run[_Fact],
+        reached: Sequence[bool],
+        hidden: Sequence[Places],
+        inputs: Sequence[Value | None],
+        back: _Back,
     ) -> Work:
         """The work of a block of which some results have a gradient; some of its inputs and contexts have one then."""
         block = call.block
-        key = (inner, *reached)
+        key = (inner, *reached, *hidden)
         if key not in self.done:
             own = _Back(inner)
-            own.reach(*_chosen([v for v in block.graph.outputs if v is not None], reached))
+            outputs = [v for v in block.graph.outputs if v is not None]
+            own.reach(*_chosen(outputs, reached))
+            own.need(outputs, hidden)
             work = _of_block(block, call.alias, self.graph(own, ""))
             tensors = (*block.graph.inputs, *(c.value for c in block.contexts))
-            self.done[key] = work, [v in own.reached for v in tensors]
-        work, arrives = self.done[key]
-        back.reach(*_chosen((*inputs, *call.contexts), arrives))
+            self.done[key] = work, [v in own.reached for v in tensors], own.unneeded(tensors)
+        work, arrives, unread = self.done[key]
+        given = (*inputs, *call.contexts)
+        back.reach(*_chosen(given, arrives))
+        back.need(given, unread)
         return work
 
-    def repeated(self, run: Run[bool], reached: Sequence[bool], back: _Back, memo: Iterations, index: str) -> Hashable:
+    def repeated(
+        self,
+        run: Run[_Fact],
+        reached: Sequence[bool],
+        hidden: Sequence[Places],
+        back: _Back,
+        memo: Iterations,
+        index: str,
+    ) -> Hashable:
         """Walk one iteration backwards, or find that one like it was; its key in the memo."""
-        key = (run, *reached)
+        key = (run, *reached, *hidden)
         inner = _Back(run, back)
-        inner.reach(*_chosen([v for v in run.graph.outputs if v is not None], reached))
+        outputs = [v for v in run.graph.outputs if v is not None]
+        inner.reach(*_chosen(outputs, reached))
+        inner.need(outputs, hidden)
         if key not in memo:
-            memo[key] = self.graph(inner, index), inner.which(run.graph.inputs)
+            work = self.graph(inner, index)
+            memo[key] = work, inner.which(run.graph.inputs), inner.unneeded(run.graph.inputs)
         return key
 
     def loop(self, node: LoopNode, back: _Back, into: Work) -> None:
-        carried = back.which(node.outputs)
+        carried, hidden = back.which(node.outputs), back.unneeded(node.outputs)
         memo: Iterations = {}
         uses: Counter[Hashable] = Counter()
         for i, run in reversed([*enumerate(back.run.inner[node])]):
             emitted = back.which(node.emitted[i]) if node.emitted else []
-            key = self.repeated(run, [*carried, *emitted], back, memo, ".*")
+            places = [*hidden, *(back.unneeded(node.emitted[i]) if node.emitted else ())]
+            key = self.repeated(run, [*carried, *emitted], places, back, memo, ".*")
             uses[key] += 1
-            carried = memo[key][1]
+            carried, hidden = memo[key][1:]
         back.reach(*_chosen(node.starts, carried))
+        back.need(node.starts, hidden)
         layers = Total()
         for key, count in uses.items():
             work = Work(memo[key][0].ops, memo[key][0].blocks)
@@ -360,12 +438,14 @@ class _Backwards:
         alike."""
         *starting, last = back.run.inner[node]
         count, length = len(node.starts), node.length.value
+        everything = [NOWHERE] * (count + len(node.stacked))
+        back.need((*node.starts, *node.sequences), [NOWHERE] * (count + len(node.sequences)))
         stacked, carried = back.which(node.stacked), back.which(node.finals)
         memo: Iterations = {}
         uses: dict[Hashable, Size] = {}
 
-        def step(like: Run[bool], often: Size) -> list[bool]:
-            key = self.repeated(like, [*carried, *stacked], back, memo, index)
+        def step(like: Run[_Fact], often: Size) -> list[bool]:
+            key = self.repeated(like, [*carried, *stacked], everything, back, memo, index)
             uses[key] = add(uses.get(key, 0), often)
             back.reach(*_chosen(node.sequences, memo[key][1][count:]))
             return memo[key][1][:count]

@@ -16,7 +16,7 @@ N is what one token meets: of routed experts the chosen ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from fractions import Fraction
 from functools import lru_cache
@@ -28,6 +28,7 @@ from archdsl.diagnostics import ArchError, error
 from archdsl.estimates.cost import OpWork, Total, Work, work_of
 from archdsl.estimates.counts import Use, sorted_layers, titles, uses
 from archdsl.estimates.head import head_of
+from archdsl.estimates.hidden import NOWHERE, Known, Places, costing, known, unneeded
 from archdsl.estimates.loss import Loss, default_loss
 from archdsl.estimates.mask_density import count, looks_back, symbolic
 from archdsl.estimates.params import ParamsReport
@@ -564,22 +565,48 @@ class _Steps:
         self.graph(found.step, self.total, 1)
 
     def graph(self, graph: FlatGraph, into: Total, times: Size) -> None:
+        given, hidden = self.masked(graph)
         for node in graph.nodes:
             if isinstance(node, FlatOp):
-                into.join(self.op(node), times)
+                into.join(self.op(node, given.get(node, ()), hidden.get(node, NOWHERE)), times)
             elif isinstance(node, FlatScan):
                 along = any(self.found.forms.get(v, ("",) * 2)[1] == NEW for v in node.sequences)
                 self.graph(node.body, into, times if along else mul(times, node.node.length.value))
 
-    def op(self, node: FlatOp) -> Total:
+    def masked(self, graph: FlatGraph) -> tuple[dict[FlatOp, tuple[Known, ...]], dict[FlatOp, Places]]:
+        """What masks make of the inputs of ops, and what is needed none of their results, where there is any."""
+        facts: dict[object, Known] = {}
+        given: dict[FlatOp, tuple[Known, ...]] = {}
+        for node in graph.nodes:
+            own = tuple(facts.get(v, ()) for v in node.inputs)
+            if isinstance(node, FlatOp) and (any(own) or node.node.op.makes_mask):
+                given[node] = own
+                facts.update((v, known(self.found.stepped(node).node, own)) for v in node.outputs)
+        if not given:
+            return {}, {}
+        needed: dict[object, Places] = dict.fromkeys(graph.outputs, NOWHERE)
+        hidden: dict[FlatOp, Places] = {}
+        for node in reversed(graph.nodes):
+            unread: Iterable[Places] = (NOWHERE for _ in node.inputs)
+            if isinstance(node, FlatOp):
+                places = needed.get(node.outputs[0], NOWHERE) if len(node.outputs) == 1 else NOWHERE
+                if places or node in given:
+                    hidden[node] = places
+                    own = given.get(node, ((),) * len(node.inputs))
+                    unread = unneeded(self.found.stepped(node).node, own, places)
+            for value, part in zip(node.inputs, unread, strict=True):
+                needed[value] = needed.get(value, part) & part
+        return given, hidden
+
+    def op(self, node: FlatOp, given: tuple[Known, ...] = (), hidden: Places = NOWHERE) -> Total:
         """One op; those of layers that are alike are looked at once."""
         taken = self.found.stepped(node)
         tensors = (v for v in (*taken.inputs, *taken.outputs) if isinstance(v, Value))
-        key = (id(node.node), *(id(v.shape) for v in tensors))
+        key = (id(node.node), given, hidden, *(id(v.shape) for v in tensors))
         if key not in self.memo:
             total = Total()
             for part in taken.node.op.step_flops(taken.node).contractions:
-                total.add(part.amount)
+                total.add(costing(taken.node, part.amount, given or ((),) * len(taken.inputs), hidden))
             for inner in node.blocks.values():
                 self.experts(node, inner, taken.inputs[0], total)
             self.memo[key] = total
