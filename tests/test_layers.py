@@ -123,6 +123,13 @@ def test_imports_only_go_down(imports: dict[str, list[Import]]) -> None:
     assert {(a, b) for a, b, _ in upward} >= UPWARD
 
 
+def test_no_back_end_asks_the_frontend(imports: dict[str, list[Import]]) -> None:
+    """What was elaborated says all that a back end, an estimate or a proof needs."""
+    rooms = ("archdsl.backends.", "archdsl.dependence.", "archdsl.passes.", "archdsl.weights.")
+    found = {(m, i.module) for m, seen in imports.items() if m.startswith(rooms) for i in seen}
+    assert [(m, target) for m, target in sorted(found) if target.startswith("archdsl.frontend")] == []
+
+
 def test_no_module_lies_loose() -> None:
     assert {path.name for path in PACKAGE.glob("*.py")} == LOOSE
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import ArchError, Diagnostic, Label, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.block_builder import BlockBuilder, Hoisted, ModelInput
+from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.modules import SpecModule, words
 from archdsl.frontend.scopes import Scope
-from archdsl.ir.dims import Num, Shape
+from archdsl.ir.dims import Num
+from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import Block, CallNode, Input, Node, Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
@@ -144,7 +145,6 @@ class Elaboration(ABC):
         inputs: Sequence[Input | Mask],
         options: Mapping[str, Any],
         span: Span,
-        level: int | None = None,
         hint: str = "",
         *,
         spans: Sequence[Span | None] = (),
@@ -152,16 +152,7 @@ class Elaboration(ABC):
         label: str = "",
         instance: SharedModule | None = None,
     ) -> tuple[Value, ...]:
-        """Apply a primitive (in the graph of an outer level, if said); its outputs, called by the hint if they have no
-        name."""
-
-    @abstractmethod
-    def once_type(self, frame: BlockBuilder, demand: Hoisted) -> tuple[Shape, str]:
-        """Shape and type of a demand, in the frame's names."""
-
-    @abstractmethod
-    def put_once(self, frame: BlockBuilder, demand: Hoisted, inputs: Sequence[Input], level: int) -> Value:
-        """The value of a demand, computed in that level of the frame."""
+        """Apply a primitive; its outputs, called by the hint if they have no name."""
 
     @abstractmethod
     def expert(self, site: OpCall, block: Any, copies: Num, width: Num) -> CallNode:
@@ -176,11 +167,7 @@ class Elaboration(ABC):
         """Run statements in order; each error is reported, and what depends on it stays silent."""
 
     @abstractmethod
-    def model_input_value(self, demand: ModelInput) -> Value:
-        """A stand-in for the model's input of a kind, in a block."""
-
-    @abstractmethod
-    def find_model_input(self, demand: ModelInput) -> Value:
+    def find_model_input(self, kind: str, axis: DimValue, span: Span) -> Value:
         """The declared input of that kind over that axis; a model of slots gets one because it is asked for."""
 
 

@@ -5,23 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.decisions import Decisions
-from archdsl.frozen import Entity
 from archdsl.ir import dims
+from archdsl.ir.decisions import Decisions
 from archdsl.ir.dims import Expr, Fn, Lit, Num, Var, substitute
-from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import (
     CallNode,
     CheckNode,
     Context,
     Graph,
     Handle,
-    Input,
     Node,
     OpNode,
     ParamNode,
@@ -31,8 +28,8 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.paths import safe_name
 from archdsl.ir.ranges import TESTS
-from archdsl.ir.static import Scheme, SharedModule, instantiate, numbers_of, static_key
-from archdsl.ir.wording import MERGED, format_number, origins
+from archdsl.ir.static import Scheme, SharedModule
+from archdsl.ir.wording import format_number, origins
 
 if TYPE_CHECKING:
     from archdsl.frontend.base import Elaboration
@@ -48,79 +45,19 @@ BROKEN = {
 }
 """What is said of a condition that does not hold."""
 
-# --- demands on the model around --------------------------------------------------------------------------------------
+
+def handle_key(handle: Handle) -> Hashable:
+    """What a shared block, or a weight of it, is known by."""
+    return id(handle.instance), handle.weight
 
 
-class Hoisted(Entity):
-    """The output of a primitive that depends on nothing but sizes, options and other demands."""
-
-    op: str
-    hint: str
-    inputs: tuple[Any, ...]
-    options: Mapping[str, Any]
-    span: Span | None
-    instance: SharedModule | None = None
-    """The shared primitive that is applied (a table of relative positions for all layers)."""
-
-    @property
-    def key(self) -> Hashable:
-        inputs = tuple(i.value if isinstance(i, Num) else None if i is None else i.key for i in self.inputs)
-        options = () if self.instance is not None else static_key(self.options)
-        return ("once", self.op, inputs, options, id(self.instance) if self.instance is not None else None)
-
-    @property
-    def numbers(self) -> Iterator[Num]:
-        """Those that it is made of, in one order for all demands of a key."""
-        for i in self.inputs:
-            if isinstance(i, Num):
-                yield i
-            elif isinstance(i, Hoisted):
-                yield from i.numbers
-        if self.instance is None:
-            yield from numbers_of(self.options)
-
-
-class ModelInput(Entity):
-    """The model's input of a kind (`padding`, `documents`) over the axis that one of its inputs has."""
-
-    kind: str
-    axis: DimValue
-    span: Span | None
-
-    @property
-    def key(self) -> Hashable:
-        return ("input", self.kind, self.axis)
-
-
-class OuterValue(Entity):
-    """A value of a block around."""
-
-    value: Value
-
-    @property
-    def key(self) -> Hashable:
-        return ("value", id(self.value))
-
-
-class SharedUse(Entity):
-    """A shared instance: the module, or one of its weights."""
-
-    instance: SharedModule
-    weight: str
-    bind: Mapping[str, Expr]
-
-    @property
-    def key(self) -> Hashable:
-        return ("instance", id(self.instance), self.weight)
-
-
-Capture = Hoisted | ModelInput | OuterValue | SharedUse
-
-
-def under_name(value: Value, name: str) -> Value:
-    """A value of another block, its sizes called by a name of this one's: `table.0`."""
-    shape = tuple(d.named(f"{name}.{i}") for i, d in enumerate(value.shape))
-    return Value(shape, value.dtype, value.name or "tensor", value.span)
+def weight_value(handle: Handle, bind: Mapping[str, Expr]) -> Value:
+    """A weight of a shared block whose own names are bound, as a tensor."""
+    instance = handle.instance
+    weight = next(w for w in instance.node.weights if w.name == handle.weight)
+    names = {**instance.joined, **bind}
+    shape = tuple(d.outward(names).outward(instance.joined) for d in weight.shape)
+    return Value(shape, "float", instance.label or instance.name)
 
 
 # --- the frame --------------------------------------------------------------------------------------------------------
@@ -159,14 +96,14 @@ class BlockBuilder(Decisions):
         self.names: set[str] = set()
         self.iterations: list[Iteration] = []
         self.pending: list[UnnamedNode] = []
-        self.level_of: dict[int, int] = {}
-        """Which level a value was made on: it can be read there and further in."""
+        self.values: set[int] = set()
+        """The identities of the tensors of this block."""
         self.contexts: dict[Hashable, Context] = {}
-        self.demand_of: dict[int, Capture] = {}
-        """How another frame may ask for the same value; none for a value of this block alone."""
-        self.made: dict[Hashable, Value] = {}
-        self.first_of: dict[Hashable, list[Num]] = {}
-        """The numbers of what is made once, as they were spelled first."""
+        """What it reads of the blocks around."""
+        self.checked: set[Hashable] = set()
+        """Conditions that the running model checks."""
+        self.weights: dict[Hashable, Value] = {}
+        """Weights of shared blocks that are read as tensors."""
         self.axes: dict[str, Num] = {}
         self.tensors: set[str] = set()
         """The names of tensors that sizes are called by: `table.0`."""
@@ -183,18 +120,18 @@ class BlockBuilder(Decisions):
     def nodes(self) -> list[Node]:
         return self.levels[-1]
 
-    def own(self, value: Value, level: int | None = None) -> Value:
-        self.level_of[id(value)] = len(self.levels) - 1 if level is None else level
+    def own(self, value: Value) -> Value:
+        """Note that a tensor is one of this block."""
+        self.values.add(id(value))
         self.elaborator.keep.append(value)
         return value
 
     def put(self, node: Node, level: int | None = None) -> Node:
         """Append a node to the graph (of an outer level, if said)."""
         self.elaborator.count_node(node)
-        index = len(self.levels) - 1 if level is None else level
-        self.levels[index].append(node)
+        self.levels[-1 if level is None else level].append(node)
         for value in node_outputs(node):
-            self.own(value, index)
+            self.own(value)
         return node
 
     @contextmanager
@@ -202,15 +139,11 @@ class BlockBuilder(Decisions):
         """A graph inside the present one."""
         nodes: list[Node] = []
         self.levels.append(nodes)
-        made = dict(self.made)
         try:
             yield nodes
         finally:
             self.settle(None)
             self.levels.pop()
-            self.made = {
-                k: v for k, v in self.made.items() if k in made or self.level_of.get(id(v), 0) < len(self.levels)
-            }
 
     # --- conditions ---
 
@@ -246,7 +179,7 @@ class BlockBuilder(Decisions):
         if dims.of_atom(atom) == value and isinstance(atom, dims.Opaque) and atom.function in ("min", "max"):
             return all(map(self.surely_whole, atom.args))
         d = value.denominator
-        return ("checked", "%", dims.mul(value, d), d) in self.made
+        return ("%", dims.mul(value, d), d) in self.checked
 
     def check_when_run(
         self, op: str, left: Num, right: Num, message: str, span: Span, level: int | None = None
@@ -255,10 +188,10 @@ class BlockBuilder(Decisions):
         said)."""
         if op in ("==", "<=", ">=") and self.same(left, right, message):
             return
-        known = ("checked", op, left.value, right.value)
-        if known in self.made:
+        known = (op, left.value, right.value)
+        if known in self.checked:
             return
-        self.made[known] = Value((), "bool")
+        self.checked.add(known)
         self.put(CheckNode(op, left, right, message, span), level)
 
     # --- names of weights ---
@@ -302,139 +235,82 @@ class BlockBuilder(Decisions):
             # The nodes are frozen for every reader; the name is only known now.
             object.__setattr__(node, "name", self.allocate(p.base))
 
-    # --- demands ---
+    # --- the blocks around ---
 
-    def satisfy(self, demand: Capture, names: Mapping[str, Expr] | None = None) -> Value | Handle:
-        """The value of a demand here: made by the frame that can, else an implicit input of this block. `names`
-        rewrites a callee's demand into this frame's names."""
-        if names is not None:
-            demand = self._translate(demand, names)
-        if isinstance(demand, OuterValue) and id(demand.value) in self.level_of:
-            return demand.value
-        if isinstance(demand, SharedUse) and demand.instance.owner is self:
-            return self._own_instance(demand)
-        if demand.key in self.made:
-            return self._known(demand, self.made[demand.key])
-        if demand.key in self.contexts:
-            return self._known(demand, self.contexts[demand.key].value)
-        if isinstance(demand, Hoisted):
-            self.first_of[demand.key] = list(demand.numbers)
-        if self.root or self._level(demand) is not None:
-            value = self._make(demand)
-            self.made[demand.key] = value
+    def bring(self, value: Value, called: str = "") -> Value:
+        """A tensor of a block around as this block has it, its sizes under names that only this block knows."""
+        if id(value) in self.values:
             return value
-        return self._implicit(demand)
-
-    def _known(self, demand: Capture, found: Value | Handle) -> Value | Handle:
-        """What was made before, for numbers that may have been spelled otherwise."""
-        if isinstance(demand, Hoisted):
-            self.same_static(self.first_of[demand.key], list(demand.numbers), MERGED)
+        key = ("value", id(value))
+        if key not in self.contexts:
+            own = self._around(value, called)
+            self.contexts[key] = Context(own.name, own, value)
+        found = self.contexts[key].value
+        assert isinstance(found, Value)
         return found
 
-    def _translate(self, demand: Capture, names: Mapping[str, Expr]) -> Capture:
-        if isinstance(demand, Hoisted):
-            inputs = tuple(
-                i.outward(names) if isinstance(i, Num) else None if i is None else self._translate(i, names)
-                for i in demand.inputs
-            )
-            return replace(demand, inputs=inputs, options=instantiate(demand.options, names))
-        if isinstance(demand, SharedUse):
-            return replace(demand, bind={k: substitute(e, names) for k, e in demand.bind.items()})
-        return demand
+    def handle(self, instance: SharedModule, bind: Mapping[str, Expr]) -> Handle:
+        """A shared block as it is applied here. `bind` are its own names in those of this block."""
+        if instance.owner is self:
+            self._place(instance, bind)
+            return Handle(instance)
+        handle = Handle(instance)
+        context = Context(instance.label or instance.name, handle, handle, bind)
+        found = self.contexts.setdefault(handle_key(handle), context).value
+        assert isinstance(found, Handle)
+        return found
 
-    def _implicit(self, demand: Capture) -> Value | Handle:
-        if isinstance(demand, SharedUse) and not demand.weight:
-            handle = Handle(demand.instance)
-            name = demand.instance.label or demand.instance.name
-            self.contexts[demand.key] = Context(demand.key, name, handle, demand)
-            return handle
-        if isinstance(demand, SharedUse):
-            value = self.own(self._under_own_names(self._weight_value(demand)), 0)
-        elif isinstance(demand, OuterValue):
-            value = self.own(self._under_own_names(demand.value), 0)
-        elif isinstance(demand, ModelInput):
-            value = self.own(self.elaborator.model_input_value(demand), 0)
-        else:
-            shape, dtype = self.elaborator.once_type(self, demand)
-            value = self.own(Value(shape, dtype, demand.hint, demand.span), 0)
-        self.contexts[demand.key] = Context(demand.key, value.name, value, demand)
-        self.demand_of[id(value)] = demand
-        return value
+    def weight(self, handle: Handle, bind: Mapping[str, Expr]) -> Value:
+        """A weight of a shared block, as a tensor."""
+        key, instance = handle_key(handle), handle.instance
+        if instance.owner is self:
+            self._place(instance, bind)
+            if key not in self.weights:
+                self.weights[key] = weight_value(handle, bind)
+                self.put(WeightNode(instance, handle.weight, self.weights[key]), 0)
+            return self.weights[key]
+        if key not in self.contexts:
+            own = self._around(weight_value(handle, bind))
+            self.contexts[key] = Context(own.name, own, handle, bind)
+        found = self.contexts[key].value
+        assert isinstance(found, Value)
+        return found
 
-    def _under_own_names(self, value: Value) -> Value:
-        """A value of another block, its sizes under names that only this block knows from now on."""
-        name = self.free_tensor(value)
-        self.tensors.add(name)
-        return under_name(value, name)
-
-    def free_tensor(self, value: Value) -> str:
-        """A name for a value of another block that no other tensor's sizes are called by."""
-        name = value.name or "tensor"
+    def _around(self, like: Value, called: str = "") -> Value:
+        """What stands for a tensor of another block, its sizes called by a name that no other tensor's are."""
+        called = called or like.name or "tensor"
+        name = called
         while name in self.tensors:
             name += "_"
-        return name
+        self.tensors.add(name)
+        shape = tuple(d.named(f"{name}.{i}") for i, d in enumerate(like.shape))
+        return self.own(Value(shape, like.dtype, called, like.span))
 
     def contexts_at(self, contexts: Sequence[Context], names: dict[str, Expr]) -> tuple[Value | Handle, ...]:
-        """What a callee's contexts are here; sizes that the callee knows by its context alone get their names too."""
-        found = []
+        """What a callee reads of the blocks around, as it is here; sizes that the callee knows by such a tensor alone
+        get their names too."""
+        found: list[Value | Handle] = []
         for context in contexts:
-            value = self.satisfy(context.recipe, names)
-            if isinstance(value, Value) and isinstance(context.value, Value):
-                for mine, theirs in zip(value.shape, context.value.shape, strict=True):
-                    if isinstance(theirs.expr, Var) and "." in theirs.expr.name:
-                        names[theirs.expr.name] = mine.expr
+            bind = {k: substitute(e, names) for k, e in context.bind.items()}
+            if isinstance(context.value, Handle):
+                found.append(self.handle(context.value.instance, bind))
+                continue
+            source = context.source
+            assert not isinstance(source, OpNode)
+            value = self.bring(source, context.name) if isinstance(source, Value) else self.weight(source, bind)
+            for mine, theirs in zip(value.shape, context.value.shape, strict=True):
+                if isinstance(theirs.expr, Var) and "." in theirs.expr.name:
+                    names[theirs.expr.name] = mine.expr
             found.append(value)
         return tuple(found)
 
-    def _make(self, demand: Capture) -> Value:
-        if isinstance(demand, ModelInput):
-            return self.elaborator.find_model_input(demand)
-        assert isinstance(demand, Hoisted), demand  # tensors and shared blocks are found by the frame that has them
-        inputs: list[Input] = []
-        for i in demand.inputs:
-            found = i if i is None or isinstance(i, Num) else self.satisfy(i)
-            assert not isinstance(found, Handle), demand.op
-            inputs.append(found)
-        value = self.elaborator.put_once(self, demand, inputs, self._level(demand) or 0)
-        self.demand_of[id(value)] = demand
-        return value
-
-    def _level(self, demand: object) -> int | None:
-        """The innermost level of this block's own tensors and shared blocks that a demand is made from; None where it
-        is made from none of them, as a number is."""
-        if isinstance(demand, OuterValue):
-            return self.level_of.get(id(demand.value))
-        if not isinstance(demand, Hoisted):
-            return None
-        levels = [self._level(i) for i in demand.inputs]
-        if demand.instance is not None and demand.instance.owner is self:
-            levels.append(0)
-        return max((n for n in levels if n is not None), default=None)
-
-    # --- shared instances ---
-
-    def _weight_value(self, use: SharedUse) -> Value:
-        node: OpNode = use.instance.node
-        weight = next(w for w in node.weights if w.name == use.weight)
-        names = {**use.instance.joined, **use.bind}
-        shape = tuple(d.outward(names).outward(use.instance.joined) for d in weight.shape)
-        return Value(shape, "float", use.instance.label or use.instance.name)
-
-    def _own_instance(self, use: SharedUse) -> Value | Handle:
-        instance = use.instance
+    def _place(self, instance: SharedModule, bind: Mapping[str, Expr]) -> None:
+        """Give a shared block that lives here its step in the path of names, at its first use."""
         if not instance.path:
             # Not a name of a loop's iterations: the instance is one, however often it is applied.
             instance.path = self._unique(safe_name(instance.label or instance.name))
-            instance.bind = {k: substitute(e, instance.joined) for k, e in use.bind.items()}
+            instance.bind = {k: substitute(e, instance.joined) for k, e in bind.items()}
             self.instances.append(instance)
-        if not use.weight:
-            return Handle(instance)
-        key = ("weight", id(instance), use.weight)
-        if key not in self.made:
-            value = self._weight_value(use)
-            self.put(WeightNode(instance, use.weight, value), 0)
-            self.made[key] = value
-        return self.made[key]
 
     # --- results ---
 

@@ -10,7 +10,7 @@ from typing import Any
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import HOPELESS, shown_at
-from archdsl.frontend.block_builder import BlockBuilder, SharedUse
+from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.functions import Functions
 from archdsl.frontend.headers import hypers_of, is_inline, library_block, result_names, tensor_params
 from archdsl.frontend.lists import value_key
@@ -18,9 +18,9 @@ from archdsl.frontend.modules import words
 from archdsl.frontend.op_call import OpCall
 from archdsl.frontend.primitives import joined_names
 from archdsl.frontend.scopes import BlockCall, BodyState, ReportedError, Scope
-from archdsl.ir.closure import contexts_read, instantiated_names
+from archdsl.ir.closure import instantiated_names
 from archdsl.ir.dims import Expr, Num, Poly, Var, literal, shape_text, symbol
-from archdsl.ir.graph import Block, CallNode, CheckNode, Handle, OpNode, Value
+from archdsl.ir.graph import Block, CallNode, CheckNode, OpNode, Value
 from archdsl.ir.op import Primitive, same
 from archdsl.ir.static import BlockValue, SharedModule, abstract, free_name, static_key
 from archdsl.ir.wording import listed
@@ -127,11 +127,9 @@ class Blocks(Functions):
             )
         if instance.owner is not frame:
             # The numbers of the template are the owner's; only axes are known by this frame's names.
-            handle = frame.satisfy(SharedUse(instance, "", dict(call.bind)))
-            assert isinstance(handle, Handle)
-            object.__setattr__(call, "handle", handle)
+            object.__setattr__(call, "handle", frame.handle(instance, call.bind))
         else:
-            frame.satisfy(SharedUse(instance, "", call.bind))
+            frame.handle(instance, call.bind)
             object.__setattr__(call, "name", instance.path)
         object.__setattr__(call, "instance", instance)
         frame.put(call)
@@ -227,7 +225,7 @@ class Blocks(Functions):
             header=node.header,
             tensor_names=tuple(n for n, _ in inputs.values()),
             result_names=result_names(node, len(outputs)),
-            contexts=contexts_read(frame.contexts.values(), graph),
+            contexts=tuple(frame.contexts.values()),
             hypers={name: scope.vars[name] for name in hypers_of(call.template) if name in scope.vars},
             local=dict(frame.local),
             axes=dict(frame.axes),

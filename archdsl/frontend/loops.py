@@ -29,7 +29,6 @@ from archdsl.ir.static import (
     kind_of,
 )
 from archdsl.ir.wording import WRITTEN_OUT
-from archdsl.passes.hoist import hoist
 from archdsl.syntax import ast
 
 TURNS = "every iteration of a loop leaves what it carries in one shape"
@@ -235,11 +234,7 @@ class Loops(Expressions):
             finally:
                 scope.body.emits.pop()
             ends = [self._last(c, inner, *type_) for c, type_ in zip(s.carries, types, strict=True)]
-            changing = {id(v) for v in (*carries, *slices)}
-            fixed, steps = hoist(nodes, changing, split_calls=not frame.iterations)
-            graph = Graph((*carries, *slices), tuple(steps), (*ends, *emits))
-        for node in fixed:
-            frame.put(node)
+            graph = Graph((*carries, *slices), tuple(nodes), (*ends, *emits))
         batch, length = sequences[0].shape[:2]
         stacked = tuple(Value((batch, length, *v.shape[1:]), v.dtype, "", s.span) for v in emits)
         finals = tuple(Value(shape, t, c.name, c.span, True) for c, (shape, t) in zip(s.carries, types, strict=True))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.block_builder import Hoisted, ModelInput, OuterValue
 from archdsl.ir.dims import Num, Poly, Shape, free_names, is_size_like, num, shape_text, whole_axis
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import CallNode, Handle, Init, Input, OpNode, Value, Weight
@@ -17,7 +16,7 @@ from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.ranges import NUMBERS, RANGES, demand_range, whole_size
 from archdsl.ir.static import BlockValue, ElementRef, EnumValue, ListValue, Scheme, SharedModule, as_operand, kind_of
-from archdsl.ir.wording import MERGED, one_of
+from archdsl.ir.wording import one_of
 from archdsl.syntax.limits import MAX_AXES
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ class OpCall:
         self.handle: Handle | None = None
         self.as_name = ""
         self.label = ""
-        self.level: int | None = None
 
     # --- what primitives ask ---
 
@@ -165,7 +163,7 @@ class OpCall:
                     f"but here it would be {shape_text(weights[0].shape)}",
                     help="share a block only where the sizes are the same",
                 )
-        frame.put(node, self.level)
+        frame.put(node)
         if (weights or blocks) and instance is None:
             explicit = bool(self.as_name or self.label)
             frame.name_later(self.as_name or self.label or op.name, explicit, op.family == "linear")
@@ -173,32 +171,9 @@ class OpCall:
             object.__setattr__(node, "name", instance.path)
         return outputs
 
-    def apply(self, name: str, *inputs: Input, **options: Any) -> Value:
-        outputs = self.elaborator.primitive(self.scope, name, inputs, options, self.span)
+    def apply(self, name: str, *inputs: Input, called: str = "", **options: Any) -> Value:
+        outputs = self.elaborator.primitive(self.scope, name, inputs, options, self.span, called)
         return outputs[0]
-
-    def once(
-        self, name: str, hint: str, inputs: Sequence[Input], *, instance: SharedModule | None = None, **options: Any
-    ) -> Value:
-        frame = self.frame
-        demands: list[Any] = []
-        for value in inputs:
-            demand = frame.demand_of.get(id(value)) if isinstance(value, Value) else value
-            if isinstance(value, Value) and demand is None:
-                # It reads a tensor of this block: as far out as that tensor is.
-                depth = max(frame.level_of[id(v)] for v in inputs if isinstance(v, Value))
-                numbers = [i for i in inputs if isinstance(i, Num)]
-                key = ("here", name, tuple(i.value if isinstance(i, Num) else id(i) for i in inputs), repr(options))
-                if key not in frame.made:
-                    frame.made[key] = self.elaborator.primitive(
-                        self.scope, name, inputs, options, self.span, depth, hint
-                    )[0]
-                frame.same_static(frame.first_of.setdefault(key, numbers), numbers, MERGED)
-                return frame.made[key]
-            demands.append(demand)
-        found = frame.satisfy(Hoisted(name, hint, tuple(demands), options, self.span, instance))
-        assert isinstance(found, Value)
-        return found
 
     def apply_block(self, block: Any, inputs: Sequence[Input], label: str) -> tuple[Value, ...]:
         if isinstance(block, BlockValue):
@@ -209,7 +184,7 @@ class OpCall:
         return result if isinstance(result, tuple) else (result,)
 
     def apply_position(
-        self, position: Any, inputs: Sequence[Input], options: Mapping[str, Any], outputs: int = 1
+        self, position: Any, inputs: Sequence[Input], options: Mapping[str, Any], called: str = "", outputs: int = 1
     ) -> Any:
         instance = position if isinstance(position, SharedModule) else None
         target = position.template.target if instance is not None else position.target
@@ -219,6 +194,7 @@ class OpCall:
             inputs,
             options,
             self.span,
+            called,
             as_name="position",
             label="position",
             instance=instance,
@@ -230,20 +206,17 @@ class OpCall:
 
     def model_input(self, kind: str, length: Num) -> Value:
         axis, step = whole_axis(length)
-        value = self.frame.satisfy(ModelInput(kind, axis, self.span))
-        assert isinstance(value, Value)
+        value = self.frame.bring(self.elaborator.find_model_input(kind, axis, self.span), kind)
         if step == 1:
             return value
         for name in free_names(length.expr):  # of which the step is made
             known = self.frame.known.get(name)
             if known is not None and known.static:
                 self.fixed(known.named(name))
-        return self.once("every", value.name, [value], step=num(step), axis=num(1))
+        return self.apply("every", value, called=value.name, step=num(step), axis=num(1))
 
     def bring(self, value: Value) -> Value:
-        found = self.frame.satisfy(OuterValue(value))
-        assert isinstance(found, Value)
-        return found
+        return self.frame.bring(value)
 
     # --- weights ---
 

@@ -1,4 +1,4 @@
-"""Applications of primitives, and values that depend on nothing but sizes, options and the model's inputs."""
+"""Applications of primitives."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.block_builder import BlockBuilder, Capture, Hoisted, ModelInput, OuterValue, SharedUse, under_name
+from archdsl.frontend.block_builder import BlockBuilder, handle_key
 from archdsl.frontend.op_call import OpCall, coerce
 from archdsl.frontend.scopes import Absent, BlockCall, BodyState, Scope
 from archdsl.frontend.signatures import Signature, Signatures
-from archdsl.ir.dims import Expr, Num, Shape, num
+from archdsl.ir.dims import Expr, Num, num
 from archdsl.ir.graph import Handle, Input, OpNode, Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
@@ -48,9 +48,7 @@ class Primitives(Signatures):
                 span,
                 help="share an `embedding` or a `linear`",
             )
-        found = scope.frame.satisfy(SharedUse(instance, matrices[0].name, {}))
-        assert isinstance(found, Value)
-        return found
+        return scope.frame.weight(Handle(instance, matrices[0].name), {})
 
     def _fix_by_options(self, target: Primitive, instance: SharedModule, scope: Scope, span: Span) -> None:
         """An embedding's table is known before its first use: all its sizes are options."""
@@ -104,7 +102,6 @@ class Primitives(Signatures):
         inputs: Sequence[Input | Mask],
         options: Mapping[str, Any],
         span: Span,
-        level: int | None = None,
         hint: str = "",
         *,
         spans: Sequence[Span | None] = (),
@@ -130,7 +127,7 @@ class Primitives(Signatures):
                 where or span,
                 help="a mask chooses among tensors: `where(mask, scores, -inf)`",
             )
-        site.as_name, site.label, site.level = as_name, label, level
+        site.as_name, site.label = as_name, label
         site.instance, site.handle = instance, handle
         if op.own_type or (frame.copies is not None and op.has_grouped()):
             site.inputs = tuple(self._own_type(v, scope, span) for v in site.inputs)
@@ -154,40 +151,12 @@ class Primitives(Signatures):
         self, instance: SharedModule, options: Mapping[str, Any], frame: BlockBuilder
     ) -> tuple[Mapping[str, Any], Handle | None]:
         """Options of a shared primitive as seen here, and the handle where it lives in another block."""
-        if instance.owner is not frame:
-            options = joined_names(instance, options, self.words)
-        handle = frame.satisfy(SharedUse(instance, "", {}))
-        assert isinstance(handle, Handle)
-        return options, handle if instance.owner is not frame else None
-
-    # --- what depends only on sizes -----------------------------------------------------------------------------------
-
-    def once_type(self, frame: BlockBuilder, demand: Hoisted) -> tuple[Shape, str]:
-        inputs = [i if i is None or isinstance(i, Num) else self._demand_value(frame, i) for i in demand.inputs]
-        op = _primitive(demand.op)
-        scope = Scope(self.module, frame, BodyState())
-        site = self._site(scope, op, inputs, demand.options, demand.span or frame.span)
-        return tuple(op.shapes(site)[0]), op.dtypes(site)[0]
-
-    def _demand_value(self, frame: BlockBuilder, demand: Capture) -> Value:
-        """What a demand gives, as far as its type goes."""
-        known = frame.contexts.get(demand.key)
-        if known is not None and isinstance(known.value, Value):
-            return known.value
-        if isinstance(demand, Hoisted):
-            shape, dtype = self.once_type(frame, demand)
-            return Value(shape, dtype, demand.hint)
-        if isinstance(demand, ModelInput):
-            return self.model_input_value(demand)
-        assert isinstance(demand, OuterValue), demand
-        return under_name(demand.value, frame.free_tensor(demand.value))
-
-    def put_once(self, frame: BlockBuilder, demand: Hoisted, inputs: Sequence[Input], level: int) -> Value:
-        scope, span = Scope(self.module, frame, BodyState()), demand.span or frame.span
-        outputs = self.primitive(
-            scope, demand.op, inputs, demand.options, span, level, demand.hint, instance=demand.instance
-        )
-        return outputs[0]
+        here = instance.owner is frame
+        if not here:
+            own = {k: v for k, v in options.items() if k not in instance.template.args}
+            options = {**own, **joined_names(instance, {k: v for k, v in options.items() if k not in own}, self.words)}
+        handle = frame.handle(instance, {})
+        return options, None if here else handle
 
 
 def _in_order(value: Any) -> tuple[Any, ...]:
@@ -217,7 +186,6 @@ def joined_names(instance: SharedModule, options: Mapping[str, Any], taken: Coll
 
 def _fix_bind(frame: BlockBuilder, instance: SharedModule, axes: Mapping[str, Num]) -> None:
     """The first use tells the owner what the shared block's axes are in its names."""
-    uses = (c.recipe for c in frame.contexts.values() if isinstance(c.recipe, SharedUse))
-    use = next(u for u in uses if u.instance is instance and not u.weight)
+    use = frame.contexts[handle_key(Handle(instance))]
     if not use.bind:
         object.__setattr__(use, "bind", {k: n.expr for k, n in axes.items()})

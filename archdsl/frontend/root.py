@@ -8,7 +8,7 @@ from typing import Any
 from archdsl.diagnostics import ArchError, Diagnostic, Label, did_you_mean, error
 from archdsl.diagnostics.source import Source, Span
 from archdsl.frontend.base import GivenUpError
-from archdsl.frontend.block_builder import BlockBuilder, ModelInput
+from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.bodies import Bodies, slot_block, slots_with_equals
 from archdsl.frontend.headers import (
     default_none,
@@ -24,11 +24,13 @@ from archdsl.frontend.op_call import coerce, unknown_option
 from archdsl.frontend.scopes import MISSING, BlockCall, BodyState, Given, ReportedError, Scope
 from archdsl.frontend.signatures import demand_written
 from archdsl.ir import dims, verify
-from archdsl.ir.dims import Num, Poly, TooLargeError, Var, literal, symbol
+from archdsl.ir.dims import Num, Poly, TooLargeError, Var, symbol
+from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import Block, ConfigField, Graph, Model, Value, captured
 from archdsl.ir.static import BlockValue, Declared, format_value, kind_of
 from archdsl.ir.walk import operations
 from archdsl.ir.wording import format_number, listed, one_of
+from archdsl.passes.hoist import hoisted
 from archdsl.syntax import ast
 from archdsl.syntax.limits import MAX_OPERATIONS
 
@@ -91,7 +93,7 @@ class Elaborator(Bodies):
                 self._equation_inputs(node, scope)
             outputs = self.body(template, scope, dict(self.inputs))
         frame.settle(None)
-        model = self._model(declaration, node, scope, config, outputs)
+        model = hoisted(self._model(declaration, node, scope, config, outputs))
         if self.context is not None:
             for problem in beyond_context(model.block.graph, self.context):
                 self.report(ArchError([problem]))
@@ -211,7 +213,7 @@ class Elaborator(Bodies):
 
     def _add_input(self, param: ast.TensorParam, value: Value) -> Value:
         """An input of the model, which may be left out if it has a default."""
-        self.inputs[param.name] = self.root.own(value, 0)
+        self.inputs[param.name] = self.root.own(value)
         if param.default is not None:
             self.optional_inputs.add(param.name)
         return value
@@ -330,43 +332,36 @@ class Elaborator(Bodies):
                     inner.vars[dim.id] = _run_time_size(dim.id, scope, param.span)
                 shape.append(self.size(dim, inner))
             value = Value(tuple(shape), stored_kind(param.type) or "float", param.name, node.name_span, True)
-            self.inputs[param.name] = scope.frame.own(value, 0)
+            self.inputs[param.name] = scope.frame.own(value)
             tensors.append((value, span))
         return tensors
 
-    def model_input_value(self, demand: ModelInput) -> Value:
-        kind, axis = demand.kind, demand.axis
-        length = Num(axis, Var(f"{kind}.1") if isinstance(axis, Poly) else literal(axis))
-        return Value((Num(symbol("batch"), Var(f"{kind}.0")), length), kind, kind, demand.span)
-
-    def find_model_input(self, demand: ModelInput) -> Value:
-        kind, axis = demand.kind, demand.axis
-        for value in self.inputs.values():
+    def find_model_input(self, kind: str, axis: DimValue, span: Span) -> Value:
+        for value in (*self.inputs.values(), *self.made_inputs.values()):
             if value.dtype == kind and value.rank == 2 and value.shape[1].value == axis:
                 return value
         if self.input_by_slots:
             for name, value in self.inputs.items():
                 if value.dtype == "token" and value.rank == 2 and value.shape[1].value == axis:
-                    return self._make_input(name, demand, value.shape[0], value.shape[1], f"{name}_{kind}")
+                    return self._make_input(name, Value(value.shape, kind, f"{name}_{kind}", span))
             for name, value in self.inputs.items():
                 for size in value.shape[1:]:
                     if size.value == axis:
-                        return self._make_input(name, demand, value.shape[0], size, kind)
+                        return self._make_input(name, Value((value.shape[0], size), kind, kind, span))
         own = (
             ", ".join(f"`{n}` {dims.shape_text(v.shape)}" for n, v in self.inputs.items() if v.dtype == kind) or "none"
         )
         raise error(
             "E0403",
             f"`{kind}` asks for an input of that kind over an axis of {axis}, and the model has {own}",
-            demand.span,
+            span,
             help=f"give the model an input such as `real: {kind}[batch, {axis}]`, or leave `{kind}` out of the mask",
         )
 
-    def _make_input(self, source: str, demand: ModelInput, batch: Num, length: Num, name: str) -> Value:
+    def _make_input(self, source: str, made: Value) -> Value:
         """An input of a model of slots that belongs to another one."""
-        made = Value((batch, length), demand.kind, name, demand.span)
-        self.made_inputs[f"{source}_{demand.kind}"] = made
-        return self.root.own(made, 0)
+        self.made_inputs[f"{source}_{made.dtype}"] = made
+        return self.root.own(made)
 
     # --- the result ---------------------------------------------------------------------------------------------------
 

@@ -395,7 +395,7 @@ def _bind_axes(
     scope.frame.tensors.add(param.name)
     kind = param.type.kind
     dtype = kind if kind in (*INTEGERS, *BOOLEANS) else value.dtype
-    return scope.frame.own(Value(tuple(shape), dtype, param.name, param.span, True), 0)
+    return scope.frame.own(Value(tuple(shape), dtype, param.name, param.span, True))
 
 
 def _new_name(name: str, size: Num, scope: Scope) -> Num:

@@ -311,14 +311,16 @@ class Handle(Entity):
 
 
 class Context(Entity):
-    """What a block needs of the model around it and cannot make from its own tensors alone (a rope table, a mask, the
-    padding, a shared block's weights): an implicit input. `key` is equal for equal demands; `make` asks the frame of
-    the caller for it, the demand being rewritten into the caller's names."""
+    """What a block is handed by the blocks around it beside its tensors (a rope table, a mask, the padding, a shared
+    block's weights): an implicit input."""
 
-    key: Hashable
     name: str
     value: Value | Handle
-    recipe: Any = field(repr=False)
+    source: Value | Handle | OpNode = field(repr=False)
+    """What `value` stands for: a tensor of a block around; a shared block, or a weight of it; or what an op gives that
+    callers compute, here in the names of the block."""
+    bind: Mapping[str, Expr] = field(default_factory=dict)
+    """Of a shared block: its own names in those of the block."""
 
 
 class Condition(NamedTuple):

@@ -433,21 +433,17 @@ class Application(Protocol):
         """Put this application into the graph as one node (with other inputs than it was written with, if given); its
         outputs."""
 
-    def apply(self, name: str, *inputs: Input, **options: Any) -> Value:
-        """Apply another primitive (with one output) in the same graph."""
-
-    def once(self, name: str, hint: str, inputs: Sequence[Input], *, instance: Any = None, **options: Any) -> Value:
-        """The output of a primitive that depends only on sizes, options and the model's inputs: computed once by the
-        model and handed to every block that asks for the same."""
+    def apply(self, name: str, *inputs: Input, called: str = "", **options: Any) -> Value:
+        """Apply another primitive (with one output) in the same graph; what it gives is `called` so."""
 
     def apply_block(self, block: Any, inputs: Sequence[Input], label: str) -> tuple[Value, ...]:
         """Apply a block value (a position with weights, an activation) at this position."""
 
     def apply_position(
-        self, position: Any, inputs: Sequence[Input], options: Mapping[str, Any], outputs: int = 1
+        self, position: Any, inputs: Sequence[Input], options: Mapping[str, Any], called: str = "", outputs: int = 1
     ) -> Any:
         """A position with weights of its own at this position, under the name `position`; the output, or a tuple of
-        them."""
+        them, `called` so."""
 
     def expert(self, block: Any, copies: Num, width: Num) -> CallNode:
         """A block elaborated for rows `[rows, width]`, every weight with a leading axis of `copies`: for
@@ -510,6 +506,8 @@ class Primitive:
     """Whether the first input, a bias of attention's scores, is joined with the second, a mask."""
     sign: ClassVar[str] = ""
     """The operator of the language that arithmetic is written as: `*`."""
+    hoisted: ClassVar[bool] = False
+    """Whether it is computed where all that it reads is known, once for all blocks and layers that read it."""
     worth_hoisting: ClassVar[bool] = False
     """Whether a block is split in two where this op, inside it, is the same in every step of a scan."""
     noisy: ClassVar[bool] = False

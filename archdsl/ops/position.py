@@ -208,6 +208,7 @@ class RopeTable(Primitive):
     """Cosines and sines [2, time, dims / 2] of the angles that rope turns by; made once by the model."""
 
     positional = True
+    hoisted = True
     typed = "float32"
     signature = "rope_table(theta: positive, dims: size, scaling: scaling = none, sharpened: bool = false)(length: [])"
 
@@ -384,10 +385,10 @@ def turn(call: Application, x: Value, options: Any, *, alone: bool = False) -> V
         )
     in_table = isinstance(scaling, Scheme) and (alone or _partial(options))
     sharpened = in_table and _sharpening(scaling, call) is not None
-    table = call.once(
+    table = call.apply(
         "rope_table",
-        "rope",
-        [x.shape[-2]],
+        x.shape[-2],
+        called="rope",
         theta=theta,
         dims=dims,
         **({"scaling": scaling} if scaling is not None else {}),

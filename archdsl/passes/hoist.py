@@ -1,13 +1,267 @@
-"""Scans: what no step changes is computed before the loop, and a block of which a part is fixed is split in two."""
+"""What can be computed further out is: for all blocks and layers that read it once, by the nearest caller that has what
+it depends on; and before a scan what no step of it changes, a block of which a part is fixed being split in two."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import Any
 
 from archdsl.ir.closure import contexts_read, instantiated_names
-from archdsl.ir.graph import Block, CallNode, Graph, Node, OpNode, ParamNode, Value, captured, node_outputs, reads
+from archdsl.ir.decisions import Decisions
+from archdsl.ir.dims import Expr, Num, free_names
+from archdsl.ir.graph import (
+    Block,
+    CallNode,
+    CausalNode,
+    CondNode,
+    Context,
+    Graph,
+    Handle,
+    LoopNode,
+    LossNode,
+    Model,
+    Node,
+    OpNode,
+    ParamNode,
+    ScanNode,
+    Value,
+    captured,
+    node_outputs,
+    reads,
+)
+from archdsl.ir.static import SharedModule, instantiate, numbers_of, static_key
+from archdsl.ir.wording import MERGED
+
+
+def hoisted(model: Model) -> Model:
+    """The model with each op that depends only on sizes, positions, shared weights and tensors of blocks around moved
+    to the nearest block that has them, once for all that read it. Blocks read what was moved by contexts."""
+    return replace(model, block=_Blocks().hoisted(model.block, root=True).block)
+
+
+class _Blocks:
+    """The blocks of a model, each rewritten once."""
+
+    def __init__(self) -> None:
+        self.done: dict[Block, _Block] = {}
+
+    def hoisted(self, block: Block, root: bool = False) -> _Block:
+        """A block without what its callers compute."""
+        found = self.done.get(block)
+        if found is None:
+            found = self.done[block] = _Block(self, block, root)
+        return found
+
+
+class _Block:
+    """One block being rewritten. `levels` are the graphs being written: the block's own, then those of loops, scans and
+    conditions."""
+
+    def __init__(self, blocks: _Blocks, raw: Block, root: bool) -> None:
+        self.blocks, self.raw, self.root = blocks, raw, root
+        self.around = {c.value: c for c in raw.contexts if isinstance(c.value, Value)}
+        """What stands for tensors of blocks around."""
+        self.handles = {c.value.instance: c for c in raw.contexts if isinstance(c.value, Handle)}
+        self.levels: list[list[Node]] = []
+        self.level_of: dict[Value, int | None] = {}
+        """On which level a tensor is made; None if it depends on nothing of this block."""
+        self.iterations = 0
+        """The number of `for` loops around."""
+        self.makers: dict[Value, OpNode] = {}
+        """The ops that may move, by what they give."""
+        self.made: dict[Hashable, OpNode] = {}
+        """The same by what they compute."""
+        self.waiting: set[Value] = set()
+        """What they give that nothing has read yet."""
+        self.same: dict[Value, Value] = {}
+        """What stands for a tensor that is computed twice."""
+        self.contexts: dict[Value | SharedModule, Context] = {}
+        """What the block reads of those around, in the order of first use."""
+        self.merged = Decisions()
+        self.block = self.rewritten()
+
+    def rewritten(self) -> Block:
+        """The block without what its callers compute."""
+        raw = self.raw
+        graph = self.graph(raw.graph)
+        for instance in raw.instances:
+            if instance.block is not None:
+                instance.block = self.blocks.hoisted(instance.block).block
+        decided = dict.fromkeys((*self.merged.decisions.values(), *raw.decisions))
+        return replace(raw, graph=graph, contexts=tuple(self.contexts.values()), decisions=tuple(decided))
+
+    # --- graphs -------------------------------------------------------------------------------------------------------
+
+    def graph(self, graph: Graph) -> Graph:
+        """A graph rewritten, one level further in than the present one."""
+        nodes: list[Node] = []
+        self.levels.append(nodes)
+        depth = len(self.levels) - 1
+        self.level_of.update(dict.fromkeys(graph.inputs, depth))
+        for node in graph.nodes:
+            self.take(node)
+        outputs = tuple(None if v is None else self.read(v) for v in graph.outputs)
+        self.levels.pop()
+        self.made = {k: n for k, n in self.made.items() if (self.level_of[n.outputs[0]] or 0) < max(depth, 1)}
+        return Graph(graph.inputs, tuple(nodes), outputs)
+
+    def put(self, node: Node, level: int = -1) -> None:
+        """Append a node to the graph of a level."""
+        self.levels[level].append(node)
+        self.level_of.update(dict.fromkeys(node_outputs(node), level % len(self.levels)))
+
+    def take(self, node: Node) -> None:
+        """Rewrite a node: one that moves waits until something reads it."""
+        match node:
+            case OpNode():
+                inputs = tuple(self.same.get(i, i) if isinstance(i, Value) else i for i in node.inputs)
+                if self.moves(node, inputs):
+                    self.same[node.outputs[0]] = self.move(replace(node, inputs=inputs))
+                else:
+                    self.put(self.op(node))
+            case CallNode():
+                self.put(self.call(node))
+            case LoopNode():
+                starts = tuple(map(self.read, node.starts))
+                self.iterations += 1
+                bodies = tuple(map(self.graph, node.bodies))
+                self.iterations -= 1
+                self.put(replace(node, starts=starts, bodies=bodies))
+            case ScanNode():
+                self.scan(node)
+            case CondNode():
+                self.put(replace(node, then=self.graph(node.then), otherwise=self.graph(node.otherwise)))
+            case CausalNode() | LossNode():
+                self.put(replace(node, value=self.read(node.value)))
+            case _:
+                self.put(node)
+
+    def scan(self, node: ScanNode) -> None:
+        starts = tuple(self.read(v) if isinstance(v, Value) else v for v in node.starts)
+        sequences = tuple(map(self.read, node.sequences))
+        body = self.graph(node.body)
+        changing = {id(v) for v in body.inputs}
+        fixed, steps = hoist(body.nodes, changing, split_calls=not self.iterations)
+        for before in fixed:
+            self.put(before)
+        self.put(replace(node, starts=starts, sequences=sequences, body=replace(body, nodes=tuple(steps))))
+
+    # --- what stays ---------------------------------------------------------------------------------------------------
+
+    def read(self, value: Value) -> Value:
+        """A tensor where it is read: what waits is computed now, or becomes a context."""
+        value = self.same.get(value, value)
+        if value in self.around:
+            self.contexts.setdefault(value, self.around[value])
+        if value in self.waiting:
+            self.waiting.remove(value)
+            node, level = self.makers[value], self.level_of[value]
+            if level is None and not self.root:
+                self.contexts[value] = Context(value.name or node.op.name, value, node)
+            else:
+                node, instance = self.op(node), node.instance
+                if instance is not None:
+                    node = instance.node = replace(node, handle=None, name=instance.path)
+                self.put(node, level or 0)
+        return value
+
+    def op(self, node: OpNode) -> OpNode:
+        """An op that stays, with what it reads."""
+        inputs = tuple(self.read(i) if isinstance(i, Value) else i for i in node.inputs)
+        self.apply(node.handle)
+        return replace(node, inputs=inputs, blocks={k: self.call(c) for k, c in node.blocks.items()})
+
+    def call(self, node: CallNode) -> CallNode:
+        """A call, with what it reads and what its block is handed."""
+        callee = self.blocks.hoisted(node.block)
+        names = instantiated_names(node.block, node.bind)
+        given = dict(zip((c.value for c in node.block.contexts), node.contexts, strict=True))
+        inputs = tuple(None if v is None else self.read(v) for v in node.inputs)
+        self.apply(node.handle)
+        contexts: list[Value | Handle | None] = []
+        for context in callee.block.contexts:
+            value = context.value
+            if isinstance(value, Handle):
+                self.apply(value)
+                contexts.append(given[value])
+            else:
+                contexts.append(self.read(self.brought(value, callee, names, given)))
+        unread = _names(given) - _names(c.value for c in callee.block.contexts)
+        bind = {k: e for k, e in node.bind.items() if k not in unread}
+        return replace(node, block=callee.block, inputs=inputs, contexts=tuple(contexts), bind=bind)
+
+    def apply(self, handle: Handle | None) -> None:
+        """Note that a shared block is used, which may live in another block."""
+        if handle is not None and handle.instance in self.handles:
+            self.contexts.setdefault(handle.instance, self.handles[handle.instance])
+
+    # --- what moves ---------------------------------------------------------------------------------------------------
+
+    def moves(self, node: OpNode, inputs: Sequence[Any]) -> bool:
+        """Whether an op is computed where all that it reads is known."""
+        if node.op.hoisted:
+            return not node.weights or node.instance is not None
+        tensors = [v for v in inputs if isinstance(v, Value)]
+        free = all(v in self.around or (v in self.makers and self.level_of[v] is None) for v in tensors)
+        return bool(tensors) and free and not (node.weights or node.blocks or node.op.noisy) and len(node.outputs) == 1
+
+    def move(self, node: OpNode) -> Value:
+        """What an op that moves gives: one node stands for all that compute the same."""
+        inputs = tuple(id(i) if isinstance(i, Value) else None if i is None else i.value for i in node.inputs)
+        options = static_key(node.options) if node.instance is None else id(node.instance)
+        key = (node.op.name, inputs, options)
+        known = self.made.setdefault(key, node)
+        value = known.outputs[0]
+        if known is node:
+            tensors = [v for v in node.inputs if isinstance(v, Value) and v not in self.around]
+            levels = [n for n in map(self.level_of.__getitem__, tensors) if n is not None]
+            if node.instance in self.raw.instances:
+                levels.append(0)
+            self.level_of[value] = max(levels, default=None)
+            self.makers[value] = node
+            self.waiting.add(value)
+        else:
+            self.merged.same_static([*_numbers(known)], [*_numbers(node)], MERGED)
+        return value
+
+    def brought(
+        self,
+        value: Value,
+        callee: _Block,
+        names: Mapping[str, Expr],
+        given: Mapping[Value | Handle, Value | Handle | None],
+    ) -> Value:
+        """What stands here for a tensor that a callee reads: the one that it is `given`, or what an op gives that moved
+        out of the callee."""
+        if value in given:
+            found = given[value]
+            assert isinstance(found, Value), value
+            return self.same.get(found, found)
+        node = callee.makers[value]
+        if node.instance is not None and node.instance in self.raw.instances:
+            names = {**node.instance.joined, **names}
+        inputs = tuple(
+            self.brought(i, callee, names, given) if isinstance(i, Value) else None if i is None else i.outward(names)
+            for i in node.inputs
+        )
+        outputs = (Value(instantiate(value.shape, names), value.dtype, value.name, value.span),)
+        weights = tuple(replace(w, shape=instantiate(w.shape, names)) for w in node.weights)
+        more = {"options": instantiate(node.options, names), "axes": instantiate(node.axes, names)}
+        return self.move(replace(node, inputs=inputs, outputs=outputs, weights=weights, **more))
+
+
+def _names(values: Iterable[Value | Handle]) -> set[str]:
+    """The names in the shapes of tensors."""
+    return {name for v in values if isinstance(v, Value) for d in v.shape for name in free_names(d.expr)}
+
+
+def _numbers(node: OpNode) -> Iterator[Num]:
+    """The numbers that an op which moves is made of, in one order for all that compute the same."""
+    yield from (i for i in node.inputs if isinstance(i, Num))
+    if node.instance is None:
+        yield from numbers_of(node.options)
 
 
 def hoist(nodes: Sequence[Node], changing: AbstractSet[int], *, split_calls: bool) -> tuple[list[Node], list[Node]]:

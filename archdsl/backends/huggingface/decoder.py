@@ -11,13 +11,11 @@ from typing import Any
 
 from archdsl.backends.torch.features.decode_schedule import Assigner, Roles, nodes_within
 from archdsl.diagnostics import ArchError
-from archdsl.frontend.block_builder import Hoisted
 from archdsl.ir.closure import instantiated_names
 from archdsl.ir.dims import Expr, Num, substitute
 from archdsl.ir.graph import Block, CallNode, LoopNode, Model, OpNode, Value
 from archdsl.ir.masks import Mask, limited_causal, without_padding
 from archdsl.ir.op import Primitive
-from archdsl.ops import registry
 from archdsl.passes.decode import DecodePlan, plan
 from archdsl.passes.flatten import FlatOp
 from archdsl.passes.outline import outline, refuse
@@ -156,7 +154,7 @@ class Decoder:
         found = set()
         for block in self.roles:
             for context in block.contexts:
-                op = registry.get(context.recipe.op) if isinstance(context.recipe, Hoisted) else None
+                op = context.source.op if isinstance(context.source, OpNode) else None
                 if op is not None and (op.makes_mask or op.adds_mask) and isinstance(context.value, Value):
                     found.add(context.value)
         return found

@@ -31,7 +31,6 @@ from archdsl.backends.torch.tree import (
     word,
     words,
 )
-from archdsl.frontend.block_builder import Hoisted
 from archdsl.frozen import Entity
 from archdsl.ir import dims
 from archdsl.ir.dims import Expr, Num, Var
@@ -60,7 +59,6 @@ from archdsl.ir.signature import promoted
 from archdsl.ir.static import SharedModule
 from archdsl.ir.walk import module_names
 from archdsl.ir.weights import weights_of
-from archdsl.ops import registry
 from archdsl.passes.dce import live_nodes
 
 if TYPE_CHECKING:
@@ -850,21 +848,21 @@ class Modules:
 
 def context_kind(context: Context) -> Kind:
     """What a context is in this one block."""
-    once = context.recipe
-    if isinstance(once, Hoisted) and not registry.get(once.op).needs_tensor(once.options, once.inputs):
+    source = context.source
+    if isinstance(source, OpNode) and not source.op.needs_tensor(source.options, source.inputs):
         return "causal"
     return "tensor"
 
 
 def is_mask(context: Context) -> bool:
     """Whether a context is a mask that may come without a tensor."""
-    return isinstance(context.recipe, Hoisted) and registry.get(context.recipe.op).is_mask(context.recipe.options)
+    return isinstance(context.source, OpNode) and context.source.op.is_mask(context.source.options)
 
 
 def context_type(context: Context, varlen: bool) -> str:
     """What a context is annotated with."""
-    once = context.recipe
-    return registry.get(once.op).result_type(once.options, varlen) if isinstance(once, Hoisted) else "Tensor"
+    source = context.source
+    return source.op.result_type(source.options, varlen) if isinstance(source, OpNode) else "Tensor"
 
 
 __all__ = ["ClassUse", "Lowered", "Lowering", "Parameter", "lower"]

@@ -11,7 +11,7 @@ from archdsl.ir.dims import Shape, add, binary, function, num, sub
 from archdsl.ir.graph import OpNode, Value, Weight
 from archdsl.ir.masks import Mask, ahead
 from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, TorchScope, Tree, same, shown
-from archdsl.ir.static import SharedModule, numbers_of
+from archdsl.ir.static import numbers_of
 from archdsl.ops._common import number, number_inputs
 from archdsl.ops.position import Position, arguments, frequencies
 
@@ -28,6 +28,7 @@ class HeadBias(Position):
     """A bias [heads, queries, keys] of the scores."""
 
     positional = True
+    hoisted = True
 
     def demand_heads(self, call: Application, q: Value, what: str) -> None:
         """Refuse queries without heads. Raises E0302."""
@@ -55,7 +56,7 @@ class Alibi(HeadBias):
         self, call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool
     ) -> tuple[Value, Value, Value | None]:
         self.demand_heads(call, q, "alibi has a slope")
-        return q, k, call.once("alibi", "alibi", [q.shape[-2], k.shape[-2]], heads=q.shape[-3])
+        return q, k, call.apply("alibi", q.shape[-2], k.shape[-2], called="alibi", heads=q.shape[-3])
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         queries, keys = number_inputs(node, 0, 1)
@@ -103,9 +104,7 @@ class RelativeBiasOp(HeadBias):
         self.demand_far(call, given, both_ways)
         options = {**given, "bidirectional": both_ways, "heads": given.get("heads") or q.shape[-3]}
         inputs = (q.shape[-2], k.shape[-2])
-        if isinstance(position, SharedModule):
-            return q, k, call.once("relative_bias", "bias", inputs, instance=position, **options)
-        return q, k, call.apply_position(position, inputs, options)
+        return q, k, call.apply_position(position, inputs, options, "bias")
 
     def demand_far(self, call: Application, given: dict[str, Any], both_ways: Any) -> None:
         """The first half of the buckets are one distance each, the others share the rest up to `max_distance`."""
@@ -290,6 +289,7 @@ class MaskedBias(Primitive):
     typed = 0
     signature = "masked_bias()(bias: float[...], mask: bool[...]) -> [...]"
     elementwise = True
+    hoisted = True
     adds_mask = True
     chosen = (0,)
 

@@ -25,6 +25,7 @@ class MaskTensor(Primitive):
     """
 
     positional = True
+    hoisted = True
     by_rows = True
     makes_mask = True
     passes = 0
@@ -224,7 +225,7 @@ def mask_tensor(
         queries = num(1)  # one mask of keys serves every query, whichever axis they stand on
     how = {name: True for name, asked in (("plain", plain), ("blocks", blocks)) if asked}
     heads = num(max(rank - 3, 0))
-    return call.once("mask", "mask", [queries, keys, *tensors], mask=mask, heads=heads, **how)
+    return call.apply("mask", queries, keys, *tensors, called="mask", mask=mask, heads=heads, **how)
 
 
 def mask_beside(call: Application, mask: Mask, others: Sequence[Value]) -> Value:

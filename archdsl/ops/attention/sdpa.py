@@ -129,7 +129,8 @@ class SDPA(Primitive):
                 bias = extra if bias is None else call.apply("plus", bias, extra)
         written_out = sink is not None or options["softcap"] is not None  # with scores in float32
         if isinstance(bias, Value) and bias.dtype not in (q.dtype, *(("float32",) if written_out else ())):
-            bias = call.once("cast", "bias", [bias], dtype=q.dtype)  # kernels of CUDA take a bias as the queries alone
+            # Kernels of CUDA take a bias as the queries alone.
+            bias = call.apply("cast", bias, called="bias", dtype=q.dtype)
         if bias is not None or sink is not None or options["softcap"] is not None or len(q.shape) < 3:
             tensor = self._mask(call, mask, q, k, plain=True)
         else:
@@ -137,7 +138,7 @@ class SDPA(Primitive):
             tensor = self._mask(call, mask, q, k, plain=False, blocks=blocks)
         if bias is not None and tensor is not None:
             assert isinstance(bias, Value)
-            bias, tensor = call.once("masked_bias", "bias", [bias, tensor]), None
+            bias, tensor = call.apply("masked_bias", bias, tensor, called="bias"), None
         call.options.update(mask=mask, position=None, factor=attention_scale(position, call))  # type: ignore[attr-defined]
         return call.node(inputs=(q, k, v, tensor, bias, sink))
 
