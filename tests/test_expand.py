@@ -214,9 +214,9 @@ model m { vocab: 32 context: 16 width: 8 blocks: 2 * layer head: lm }
 
 def test_one_block_alone() -> None:
     text = api.expand("gpt2", block="decoder")
-    assert text.startswith("# Declared with `init: depth_scaled(0.02, layers)`")
-    assert (
-        "block decoder(heads, layers)(x: [..., width]) {\n  x += x -> layernorm(eps: 1e-5) as attention_norm\n" in text
+    assert text.startswith(
+        "block decoder(heads, layers)(x: [..., width]) {\n  init: depth_scaled(0.02, layers)\n"
+        "  x += x -> layernorm(eps: 1e-5) as attention_norm\n"
     )
     assert "model" not in text
     with pytest.raises(ArchError, match="E0210"):

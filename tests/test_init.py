@@ -4,6 +4,8 @@ same everywhere."""
 import hashlib
 import math
 import os
+import random
+import re
 import statistics
 import subprocess
 import sys
@@ -369,6 +371,329 @@ model m { vocab: 256  context: 8  width: 256  blocks: layer + other  head: lm  i
     expected = {"blocks.0.a.weight": 0.5, "blocks.0.b.weight": 0.1, "blocks.1.ffn.up.weight": 0.3, "head.weight": 0.1}
     for name, std in expected.items():
         assert deviation(found[name]) == pytest.approx(std, rel=0.05), name
+
+
+# --- first values by name ---------------------------------------------------------------------------------------------
+
+NAMED = """
+block enc(h: size, n: number) {{
+  attention: mha(heads: 2, bias: true)
+  ffn: moe(experts: 2, top_k: 1, expert: swiglu(hidden: h))
+  {layer}
+}}
+block dec(h: size, common: block)(x: [batch, time, width], memory: [batch, source, m]) -> [batch, time, width] {{
+  {equations}
+  x += x -> layernorm as cross_norm -> mha(heads: 2)(memory: memory) as cross
+  x += x -> layernorm as self_norm -> mha(heads: 2, mask: causal) as attention
+  for turn in 2 {{ x += x -> linear(width) -> gelu }}
+  narrow = x -> linear(h)
+  ys = scan s: [batch, width] = 0 for t in narrow {{ s = gru_cell(width)(t, s)  emit s }}
+  return ys -> mlp(hidden: h) -> common
+}}
+model m(h = 8, layer = 2, init_std = 3, init_up_std = 5, dim = 16) {{
+  let common = shared(mlp(hidden: h))
+  vocab: 32  context: 8  width: dim
+  encoder: layer * enc(h: h, n: layer) + common
+  decoder: 2 * dec(h: h, common: common)
+  {model}
+}}
+"""
+SAID = {"layer": "", "equations": "", "model": ""}
+
+
+def named(**said: str) -> str:
+    return NAMED.format(**{**SAID, **{k: f"init: {v}" for k, v in said.items()}})
+
+
+def matched(pattern: str, path: str) -> bool:
+    """Whether a pattern matches a path or some steps at its beginning; a number of a layer is matched by `*` alone."""
+    steps = ["#" if step.isdecimal() else step for step in path.split(".")]
+    rule = re.compile(re.escape(pattern).replace(r"\*", ".*"))
+    return any(rule.fullmatch(".".join(steps[:n])) for n in range(1, len(steps) + 1))
+
+
+def pieces(paths: list[str], dice: random.Random) -> str:
+    """A pattern made of the steps of a path."""
+    steps = ["*" if step.isdecimal() else step for step in dice.choice(paths).split(".")]
+    first, last = sorted(dice.sample(range(len(steps) + 1), 2))
+    steps = [s if dice.random() < 0.8 else f"{s[: len(s) // 2]}*" for s in steps[first:last]]
+    before, after = "*." if first else "", dice.choice(["", "", ".*"]) if last < len(steps) else ""
+    return before + ".".join(steps) + after
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_weight_gets_what_the_last_rule_says_that_matches_it(seed: int) -> None:
+    """Beside regular expressions over the paths of `state_dict`, in the file and in the module."""
+    dice = random.Random(seed)
+    plain = drawn(load(text=named()))
+    matrices = [path for path, values in plain.items() if values.ndim > 1]
+    rules = [pieces(matrices, dice) for _ in range(4)]
+    layers = ["*"] if seed % 3 == 0 else []
+
+    def decider(path: str) -> int | None:
+        nameless = re.sub(r"\w+\.weight$", "!.weight", path) if path.endswith("norm.weight") else ""
+        if layers and re.match(r"encoder\.[01]\.", path) and not nameless:
+            return 100
+        fits = (i for i, rule in enumerate(rules) if matched(rule, path) and not (nameless and matched(rule, nameless)))
+        return max(fits, default=None)
+
+    decided = {path: decider(path) for path in plain}
+    used = [i for i in range(len(rules)) if i in decided.values()]
+    said = [f'"{rule}": constant({i + 7})' for i, rule in enumerate(rules)]
+    elsewhere = {"layer": '["*": constant(107)]'} if layers else {}
+    if len(used) < len(rules):
+        with pytest.raises(ArchError) as caught:
+            load(text=named(model=f"[{', '.join(said)}]", **elsewhere))
+        assert {d.code for d in caught.value.diagnostics} == {"E0217"}
+    text = named(model=f"[{', '.join(said[i] for i in used)}]", **elsewhere) if used else named(**elsewhere)
+    found, state = drawn(load(text=text)), to_torch(load(text=text)).state_dict()
+    assert found.keys() == plain.keys() == state.keys()
+    for path, by in decided.items():
+        if "bias" in path.rpartition(".")[2]:
+            continue  # which may start at 0
+        if by is None:
+            assert (found[path] == plain[path]).all(), path
+        else:
+            assert (found[path] == by + 7).all(), path
+            assert (state[path] == by + 7).all(), path
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        # A bias starts at 0, unless the rule is for it alone.
+        ('"*.q": constant(2)', {"q.weight": 2, "q.bias": 0}),
+        ('"*.q.bias": constant(2)', {"q.bias": 2}),
+        ('"*.bias": constant(2)', {"q.bias": 2, "attention_norm.bias": 2, "down.bias": 2}),
+        ('"*.q.*": constant(2)', {"q.weight": 2, "q.bias": 0}),
+        ('"*.attention": ones, "*.q.bias": constant(2)', {"q.weight": 1, "out.weight": 1, "k.bias": 0, "q.bias": 2}),
+        ('"*.q.bias": constant(2), "*.attention.k": ones', {"k.weight": 1, "k.bias": 0, "q.bias": 2}),
+        # A gain only follows a rule that says its norm.
+        ('"*.attention_norm": zeros', {"attention_norm.weight": 0, "attention_norm.bias": 0, "ffn_norm.weight": 1}),
+        ('"*norm*": constant(3)', {"attention_norm.weight": 3, "ffn_norm.weight": 3, "ffn_norm.bias": 0}),
+        ('"*.weight": zeros', {"q.weight": 0, "ffn_norm.weight": 1}),
+        ('"blocks": zeros', {"q.weight": 0, "ffn_norm.weight": 1}),
+        ('"*": zeros', {"q.weight": 0, "ffn_norm.weight": 1, "gain.weight": 9}),
+    ],
+)
+def test_biases_and_gains(rules: str, expected: dict[str, float]) -> None:
+    text = f"""
+block layer {{ attention: mha(heads: 2, bias: true)  mask: causal  ffn: mlp(hidden: 8)  residual: own }}
+block own(x: [..., width], y: [..., width]) -> [..., width] {{ return x + (y -> gain(start: 9) as gain) }}
+model m {{ vocab: 16  context: 8  width: 8  blocks: 2 * layer  head: lm  init: [{rules}] }}
+"""
+    found, state = drawn(load(text=text)), to_torch(load(text=text)).state_dict()
+    for end, value in expected.items():
+        paths = [p for p in found if p.startswith("blocks.") and p.endswith(end)]
+        assert paths
+        for path in paths:
+            assert set(found[path].ravel()) == set(state[path].flatten().tolist()) == {value}, path
+
+
+def test_a_rule_follows_the_config() -> None:
+    """Its numbers are fields, names that every block might use, and expressions of them; each where it is used."""
+    text = named(
+        model='["*": constant(init_std), "*.up": constant(init_up_std), "*.down": constant(h / dim), "*on.up": ones]',
+        layer='["attention.out": constant(sqrt(n) / 2), "*.up": constant(h - 1)]',
+        equations='["cross.out": constant(h + width), "attention.out": constant(h)]',
+    )
+    made = load_source(torch_source(text=text))
+    for sizes in [{}, {"h": 4, "init_std": 11, "init_up_std": 6, "dim": 8}]:
+        n = {"h": 8, "layer": 2, "init_std": 3, "init_up_std": 5, "dim": 16, **sizes}
+        expected = {
+            "encoder.0.attention.q.weight": n["init_std"],
+            "encoder.1.attention.out.weight": math.sqrt(n["layer"]) / 2,
+            "encoder.0.ffn.experts.up.weight": n["h"] - 1,
+            "encoder.0.ffn.experts.down.weight": n["h"] / n["dim"],
+            "decoder.1.cross.out.weight": n["h"] + n["dim"],
+            "decoder.1.attention.out.weight": n["h"],
+            "decoder.0.mlp.up.weight": n["init_up_std"],
+            "common.up.weight": 1,
+        }
+        state = made(sys.modules[made.__module__].Config(**sizes)).state_dict()
+        ours = drawn(load(text=text, set=sizes))
+        assert state.keys() == ours.keys()
+        for path, value in expected.items():
+            assert state[path].flatten().tolist() == pytest.approx([value] * state[path].numel()), path
+            assert ours[path].ravel().tolist() == pytest.approx([value] * ours[path].size), path
+
+
+def test_blocks_that_are_drawn_alike_for_other_numbers() -> None:
+    """One block by numbers that are equal here, and called otherwise or not at all."""
+    text = """
+block layer(n) { ffn: mlp(hidden: 4)  norm: none  placement: none  init: ["ffn": constant(n), "*.bias": normal(0.02)] }
+block other(n) { ffn: mlp(hidden: 4)  norm: none  placement: none  init: ["*": constant(n), "*.bias": normal] }
+block third(n) { ffn: mlp(hidden: 4)  norm: none  placement: none  init: constant(n) }
+model m(a = 2, b = 2, c = 2) { vocab: 16  context: 8  width: 8  blocks: layer(n: a) + other(n: b) + third(n: c) }
+"""
+    made = load_source(torch_source(text=text))
+    for sizes in ({}, {"a": 3}, {"a": 5, "b": 6, "c": 7}):
+        state = made(sys.modules[made.__module__].Config(**sizes)).state_dict()
+        for i, name in enumerate("abc"):
+            assert set(state[f"blocks.{i}.ffn.up.weight"].flatten().tolist()) == {sizes.get(name, 2)}, (sizes, name)
+
+
+def test_what_a_rule_does_not_change_keeps_its_class_and_its_numbers() -> None:
+    """One class where no rule tells two uses of a block apart; two where one does."""
+    text = """
+block layer {{ attention: mha(heads: 2)  cross_attention: mha(heads: 2)  mask: causal  ffn: mlp(hidden: 8) }}
+model m {{ vocab: 16  context: 8  width: 8  encoder: 2 * only(linear(8))  decoder: 2 * layer  {} }}
+"""
+    alike, apart = (
+        torch_source(text=text.format(f"init: [{rules}]"))
+        for rules in ('"*.cross_attention_norm": zeros', '"*.cross_attention.out": zeros')
+    )
+    assert alike.count("class Attention") == alike.count("class CrossAttention") == 1
+    plain = torch_source(text=text.format(""))
+    assert plain.count("class ") == alike.count("class ") == apart.count("class ")
+    assert "nn.init.zeros_(self.out.weight)" in apart
+    assert plain.count("nn.init") == apart.count("nn.init") - 1 == alike.count("nn.init") - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "help_"),
+    [
+        ('init: ["*.aut": zeros]', "E0217", 'did you mean `"*.out"`?'),
+        ('init: ["out": zeros]', "E0217", 'did you mean `"*.out"`?'),
+        ('init: ["ffn.down": zeros]', "E0217", 'did you mean `"*.ffn.down"`?'),
+        ('init: ["blocks.ffn.dwon": zeros]', "E0217", 'did you mean `"blocks.*.ffn.down"`?'),
+        ('init: ["blocks.0.ffn": zeros]', "E0217", "give a layer an `init` of its own"),
+        ('init: ["zzzzzzzz": zeros]', "E0217", "its weights are called `token_embedding.weight`,"),
+        ('init: ["*.out": zeros, "*": normal(1)]', "E0217", "write those for many weights first"),
+        ('init: ["*.out": zeros, "*.out": ones]', "E0217", "the last one decides"),
+        ('init: ["*.own": zeros]', "E0217", "are changed where they are written"),
+        ('init: ["*.fixed": zeros]', "E0217", "are changed where they are written"),
+        ('init: ["*.fixed.bias": zeros]', "E0217", "are changed where they are written"),
+        ('init: ["*.near": zeros]', "E0217", "the last one decides"),
+        ('init: ["*.behind.*.weight": zeros]', "E0217", "a norm's gain starts at 1"),
+        ('init: ["": zeros]', "E0204", "blocks.*.ffn.down"),
+        ('init: ["*.[qk]": zeros]', "E0204", "blocks.*.ffn.down"),
+        ('init: ["*.out ": zeros]', "E0204", "blocks.*.ffn.down"),
+        ('init: ["*.out": 0]', "E0203", ""),
+        ('init: ["*.out": none]', "E0203", ""),
+        ('init: ["*.out": ["*.out": zeros]]', "E0203", ""),
+        ('init: ["*.out": yarn(factor: 2, original: 8)]', "E0203", ""),
+        ('init: ["*.behind.layernorm": orthogonal]', "E0204", ""),
+        ('init: ["*.up.bias": orthogonal]', "E0204", ""),
+        ("init: yarn(factor: 2, original: 8)", "E0203", ""),
+        ('init: ["*.out": normal(time)]', "E0206", ""),
+        ('init: ["*.out": zeros, 3]', "E0101", ""),
+        ("init: []", "E0203", ""),
+        ('init: "zeros"', "E0203", ""),
+        ("init: zeros  init: ones", "E0202", ""),
+        ("head: lm(init: zeros)", "E0201", ""),
+    ],
+)
+def test_rules_that_are_refused(text: str, code: str, help_: str) -> None:
+    spec = f"""
+block normed(x: [..., width]) -> [..., width] {{ return x -> layernorm }}
+block layer(x: [batch, time, width]) -> [batch, time, width] {{
+  param own: [width] = zeros
+  x += x -> mha(heads: 2, mask: causal) as attention
+  x += x -> linear(width, init: normal(1)) as fixed -> silenced as near -> normed as behind
+  x += x -> mlp(hidden: 8) as ffn
+  return x * own
+}}
+block silenced(x: [batch, time, width]) -> [batch, time, width] {{
+  init: zeros
+  return x -> linear(width)
+}}
+model m {{ vocab: 16  context: 8  width: 8  blocks: 2 * layer  {"" if "head" in text else "head: lm"}  {text} }}
+"""
+    with pytest.raises(ArchError) as caught:
+        load(text=spec)
+    assert [d.code for d in caught.value.diagnostics] == [code]
+    assert help_ in caught.value.diagnostics[0].help
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("h = x -> linear(8)  init: zeros  return h", "E0215"),
+        ("init: zeros  init: ones  return x -> linear(8)", "E0202"),
+        ("init: 3  return x -> linear(8)", "E0203"),
+        ("init: zeros  norm: rmsnorm  return x -> linear(8)", "E0215"),
+        ('return x -> linear(8, init: ["*": zeros])', "E0203"),
+        ('param w: [8] = ["*": zeros]  return x * w', "E0203"),
+        ('init: ["linear": zeros]  return x', "E0217"),
+        ("return x -> layernorm(init: orthogonal)", "E0204"),
+        ("param w: [8] = orthogonal  return x * w", "E0204"),
+    ],
+)
+def test_an_init_of_equations_that_is_refused(body: str, code: str) -> None:
+    with pytest.raises(ArchError) as caught:
+        load(text=f"model m(x: [batch, time, 8]) -> [batch, time, 8] {{ {body} }}")
+    assert [d.code for d in caught.value.diagnostics] == [code]
+
+
+def test_equations_say_init_as_slots_do() -> None:
+    """Below a `let` that it reads, in blocks, models, and inline blocks, whose init ends with them."""
+    text = """
+let quiet = ["a": zeros, "b": constant(2)]
+inline block two(x: [..., width]) -> [..., width] { init: quiet  return x -> linear(width) as a -> linear(width) as b }
+inline block layer { ffn: linear(width)  norm: none  placement: none  init: constant(5) }
+block inner(scheme: scheme)(x: [..., width]) -> [..., width] {
+  init: scheme
+  return x -> linear(width) as a -> linear(width) as b
+}
+model m(width = 4)(x: [batch, time, width]) -> [batch, time, width] {
+  let c = 2 * width - 1
+  assert width > 2
+  init: constant(c)
+  x = x -> linear(width) as first -> two -> linear(width) as a
+  x = x -> layer -> linear(width) as last
+  return x -> inner(scheme: ["b": constant(width + 9)]) -> inner(scheme: ones) as other
+}
+"""
+    found = {k: v for k, v in drawn(load(text=text)).items() if k.endswith("weight")}
+    expected = {"first": 7, "a": 0, "b": 2, "a_2": 7, "ffn": 5, "last": 7, "inner.a": 7, "inner.b": 13}
+    expected |= {"other.a": 1, "other.b": 1}
+    assert {k.removesuffix(".weight"): set(v.ravel()) for k, v in found.items()} == {
+        k: {v} for k, v in expected.items()
+    }
+    state = to_torch(load(text=text)).state_dict()
+    assert all(torch.equal(state[k].double(), torch.from_numpy(v)) for k, v in found.items())
+
+
+def test_a_shared_block_is_drawn_as_it_is_said_where_it_lives() -> None:
+    """Whichever block applies it first, and whatever that says of its own weights."""
+    text = """
+block layer(inner: block, line: block)(x: [batch, time, width]) -> [batch, time, width] {
+  init: constant(9)
+  return x -> inner -> line -> linear(width)
+}
+model m(h = 3, width = 4) {
+  let turn = shared(mlp(hidden: h))
+  let line = shared(linear(width))
+  vocab:   16
+  context: 8
+  width:   width
+  blocks:  2 * layer(inner: turn, line: line)
+  head:    lm(tied: true)
+  init:    ["token_embedding": constant(2), "turn": constant(h), "turn.down": constant(h * width),
+            "line": constant(width)]
+}
+"""
+    for sizes in ({}, {"h": 5, "width": 8}):
+        found = drawn(load(text=text, set=sizes))
+        made = load_source(torch_source(text=text))
+        state = made(sys.modules[made.__module__].Config(**sizes)).state_dict()
+        h, width = sizes.get("h", 3), sizes.get("width", 4)
+        expected = {"token_embedding": 2, "turn.up": h, "turn.down": h * width, "line": width, "blocks.1.linear": 9}
+        for path, value in expected.items():
+            assert set(found[f"{path}.weight"].ravel()) == {value}, path
+            assert set(state[f"{path}.weight"].flatten().tolist()) == {value}, path
+
+
+@pytest.mark.parametrize(
+    "said", [{"layer": '["*.out": zeros, "*.up": constant(h)]'}, {"model": '["*.q": constant(h)]'}]
+)
+def test_equations_of_slots_say_the_same_init(said: dict[str, str]) -> None:
+    text = named(**said)
+    expanded = archdsl.expand(text=text)
+    assert f"init: {next(iter(said.values()))}" in expanded
+    ours, theirs = drawn(load(text=text)), drawn(load(text=expanded))
+    assert {k: v.tobytes() for k, v in ours.items()} == {k: v.tobytes() for k, v in theirs.items()}
 
 
 # --- raw weights ------------------------------------------------------------------------------------------------------

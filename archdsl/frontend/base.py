@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from archdsl.diagnostics import ArchError, Diagnostic, Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.block_builder import BlockBuilder
+from archdsl.frontend.first_values import Fate, Rule
 from archdsl.frontend.modules import SpecModule, words
 from archdsl.frontend.scopes import Scope
 from archdsl.ir.dims import Num
@@ -48,6 +49,12 @@ class Elaboration(ABC):
     def __init__(self, module: SpecModule) -> None:
         self.module = module
         self.memo: dict[Hashable, Block] = {}
+        self.fates: dict[Hashable, list[Fate]] = {}
+        """Of each of those blocks, what came of the rules for first values around it."""
+        self.rules: list[tuple[Rule, BlockBuilder]] = []
+        """The rules for first values that bodies say, and where."""
+        self.block_of: dict[BlockBuilder, Block] = {}
+        """The blocks that frames became."""
         self.broken: set[Hashable] = set()
         """Keys of blocks that have been reported as wrong."""
         self.problems: list[Diagnostic] = []

@@ -3,13 +3,14 @@ model around."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
+from archdsl.frontend.first_values import TURN, Rule, drawn, renamed
 from archdsl.ir import dims
 from archdsl.ir.decisions import Decisions
 from archdsl.ir.dims import Expr, Fn, Lit, Num, Var, substitute
@@ -28,7 +29,7 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.paths import safe_name
 from archdsl.ir.ranges import TESTS
-from archdsl.ir.static import Scheme, SharedModule
+from archdsl.ir.static import SharedModule
 from archdsl.ir.wording import format_number, origins
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class UnnamedNode:
     base: str
     explicit: bool
     plain_linear: bool
+    name: str = ""
+    """The step, where it was settled before."""
 
 
 @dataclass(eq=False)
@@ -110,7 +113,8 @@ class BlockBuilder(Decisions):
         self.known: dict[str, Num] = {}
         """Hyper-parameters that are numbers."""
         self.instances: list[SharedModule] = []
-        self.init: Scheme | None = None
+        self.init: tuple[Rule, ...] = ()
+        """Who says how weights are drawn, the blocks around first: the last one that reaches a weight decides."""
         self.copies: Num | None = None
         """Of an expert: the leading axis of all its weights."""
 
@@ -220,9 +224,19 @@ class BlockBuilder(Decisions):
         self.names.add(name)
         return name
 
-    def name_later(self, base: str, explicit: bool, plain_linear: bool) -> None:
-        """The last node of the present level gets its name when the statement ends."""
-        self.pending.append(UnnamedNode(self.nodes, len(self.nodes) - 1, base, explicit, plain_linear))
+    def step(self, base: str) -> str:
+        """The step of a block that is about to be elaborated. What the statement applies before it is named first."""
+        for p in self.pending:
+            p.name = p.name or self.allocate(p.base)
+        return self.allocate(base)
+
+    def steps(self, name: str) -> tuple[str, ...]:
+        """A step as it stands in paths: within a loop a number is behind it."""
+        return (name, TURN) if self.iterations else (name,)
+
+    def name_later(self, base: str, explicit: bool, plain_linear: bool, name: str = "") -> None:
+        """The last node of the present level gets its name when the statement ends, if it has none yet."""
+        self.pending.append(UnnamedNode(self.nodes, len(self.nodes) - 1, base, explicit, plain_linear, name))
 
     def settle(self, target: str | None) -> None:
         """End of a statement: a `linear` that is alone with weights in `q = …` is called `q`."""
@@ -232,8 +246,10 @@ class BlockBuilder(Decisions):
         for p in pending:
             node = p.level[p.position]
             assert isinstance(node, OpNode | CallNode)
-            # The nodes are frozen for every reader; the name is only known now.
-            object.__setattr__(node, "name", self.allocate(p.base))
+            # The nodes are frozen for every reader; the name, and what is said of it, is only known now.
+            object.__setattr__(node, "name", p.name or self.allocate(p.base))
+            if isinstance(node, OpNode) and node.weights:
+                object.__setattr__(node, "weights", drawn(self.init, self.steps(node.name), node.weights))
 
     # --- the blocks around ---
 
@@ -304,11 +320,28 @@ class BlockBuilder(Decisions):
             found.append(value)
         return tuple(found)
 
+    def path_of(self, instance: SharedModule) -> str:
+        """The step of a shared block that lives here: no name of a loop's iterations, since it is one however often it
+        is applied."""
+        instance.path = instance.path or self._unique(safe_name(instance.label or instance.name))
+        return instance.path
+
+    def rules_of(self, instance: SharedModule, taken: Collection[str]) -> tuple[str, tuple[Rule, ...]]:
+        """The step of a shared block where it lives, and the rules there as they are said here: their numbers under
+        names that stand for the same in every block that the shared one is handed to."""
+        owner = instance.owner
+        assert isinstance(owner, BlockBuilder)
+        if owner is self:
+            return self.path_of(instance), self.init
+        joined: dict[str, Expr] = {}
+        rules = renamed(owner.init, f"{instance.label or instance.name}_", joined, taken)
+        instance.joined.update(joined)
+        return owner.path_of(instance), rules
+
     def _place(self, instance: SharedModule, bind: Mapping[str, Expr]) -> None:
         """Give a shared block that lives here its step in the path of names, at its first use."""
-        if not instance.path:
-            # Not a name of a loop's iterations: the instance is one, however often it is applied.
-            instance.path = self._unique(safe_name(instance.label or instance.name))
+        if instance not in self.instances:
+            self.path_of(instance)
             instance.bind = {k: substitute(e, instance.joined) for k, e in bind.items()}
             self.instances.append(instance)
 

@@ -11,6 +11,7 @@ from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import HOPELESS, shown_at
 from archdsl.frontend.block_builder import BlockBuilder
+from archdsl.frontend.first_values import within
 from archdsl.frontend.functions import Functions
 from archdsl.frontend.headers import hypers_of, is_inline, library_block, result_names, tensor_params
 from archdsl.frontend.lists import value_key
@@ -22,7 +23,7 @@ from archdsl.ir.closure import instantiated_names
 from archdsl.ir.dims import Expr, Num, Poly, Var, literal, shape_text, symbol
 from archdsl.ir.graph import Block, CallNode, CheckNode, OpNode, Value
 from archdsl.ir.op import Primitive, same
-from archdsl.ir.static import BlockValue, SharedModule, abstract, free_name, static_key
+from archdsl.ir.static import BlockValue, SharedModule, abstract, free_name
 from archdsl.ir.wording import listed
 from archdsl.syntax import ast
 from archdsl.syntax.limits import MAX_BLOCK_DEPTH
@@ -91,22 +92,24 @@ class Blocks(Functions):
         inner.vars.update(given)
         self.defaults(call, inner, sizes, None)
         self.check_shapes(call, inner, given)
-        stash, frame.pending = frame.pending, []
+        stash, frame.pending, init = frame.pending, [], frame.init
         try:
             outputs = self.body(call.template, inner, given)
             frame.settle(None)
         finally:
-            frame.pending = stash + frame.pending
+            frame.pending, frame.init = stash + frame.pending, init
         return outputs
 
     def _outline(self, call: BlockCall) -> tuple[Value, ...]:
         """A call of a block that has a module of its own."""
         frame, own_name = call.scope.frame, call.as_name or call.template.label
-        node = self._call_block(call, frame.copies)
         if call.instance is None:
+            step = frame.step(own_name or call.template.name)
+            node = self._call_block(call, frame.copies, frame.steps(step))
             frame.put(node)
-            frame.name_later(own_name or call.template.name, bool(own_name), False)
+            frame.name_later(step, True, False, step)
         else:
+            node = self._call_block(call, frame.copies)
             self._place_instance(node, call.instance, frame, call.span)
         return node.outputs
 
@@ -134,8 +137,9 @@ class Blocks(Functions):
         object.__setattr__(call, "instance", instance)
         frame.put(call)
 
-    def _call_block(self, call: BlockCall, copies: Num | None) -> CallNode:
-        """A call of a block that has a module of its own, put nowhere yet."""
+    def _call_block(self, call: BlockCall, copies: Num | None, steps: Sequence[str] = ()) -> CallNode:
+        """A call of a block that has a module of its own, put nowhere yet; `steps` lead to it from the block around, if
+        it is not a shared one."""
         template, target, span, instance, frame = (
             call.template,
             call.declared,
@@ -151,7 +155,11 @@ class Blocks(Functions):
         own = {k: abstract(k, v, bind, taken) for k, v in args.items()}
         inner = BlockBuilder(self, template.name, target.node.name_span)
         inner.sizes = {name for name, hyper in hypers_of(template).items() if hyper.kind == "size" and name in own}
-        inner.init = abstract("init", frame.init, bind, taken) if frame.init is not None else None
+        rules = frame.init
+        if instance is not None:
+            path, rules = frame.rules_of(instance, self.words)
+            steps = [path]
+        inner.init = within(rules, steps, bind, taken)
         inner.known.update({k: v for k, v in own.items() if isinstance(v, Num)})
         if copies is not None:
             inner.copies = abstract(free_name("expert_count", copies.expr, bind, taken), copies, bind)
@@ -199,6 +207,9 @@ class Blocks(Functions):
             if len(self.problems) > before:
                 self.broken.add(key)
             self.memo[key] = block
+            self.fates[key] = [rule.fate for rule in scope.frame.init]
+        for rule, fate in zip(scope.frame.init, self.fates[key], strict=False):
+            rule.note(fate)
         return block
 
     def _elaborate(
@@ -216,7 +227,7 @@ class Blocks(Functions):
             if isinstance(value, Value):
                 inputs.setdefault(id(value), (param.name, value))
         graph = frame.graph([v for _, v in inputs.values()], outputs)
-        return Block(
+        self.block_of[frame] = Block(
             name=node.name,
             key=key,
             doc=node.doc,
@@ -235,6 +246,7 @@ class Blocks(Functions):
             library=target.module.source.library,
             copies=frame.copies,
         )
+        return self.block_of[frame]
 
     # --- experts ------------------------------------------------------------------------------------------------------
 
@@ -249,7 +261,8 @@ class Blocks(Functions):
         module = block
         if isinstance(block.target, Primitive) or is_inline(block):
             module = BlockValue(library_block("only"), {"inner": block})
-        call = self._call_block(BlockCall(module, [(row, site.span)], {}, site.scope, site.span), copies)
+        steps = frame.steps(site.step)
+        call = self._call_block(BlockCall(module, [(row, site.span)], {}, site.scope, site.span), copies, steps)
         if len(call.outputs) != 1 or not frame.same_shape(
             call.outputs[0].shape, row.shape, "an expert gives back the shape it gets"
         ):
@@ -294,7 +307,7 @@ def _block_key(call: BlockCall, frame: BlockBuilder, given: Mapping[str, Any]) -
         id(call.declared.node),
         tuple((k, value_key(v)) for k, v in call.template.args.items()),
         tuple(tensors),
-        static_key(frame.init),
+        tuple(rule.key for rule in frame.init),
         None if frame.copies is None else frame.copies.value,
     )
 

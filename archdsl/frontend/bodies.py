@@ -8,6 +8,7 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error, nearest
 from archdsl.diagnostics.source import Span
+from archdsl.frontend.first_values import said, whole
 from archdsl.frontend.headers import default_none, demand_applicable, hypers_of, library_block, tensor_params
 from archdsl.frontend.loops import assigned
 from archdsl.frontend.op_call import coerce
@@ -16,7 +17,7 @@ from archdsl.frontend.signatures import demand_written
 from archdsl.frontend.statements import Statements
 from archdsl.ir.dims import same_shape, shape_text
 from archdsl.ir.graph import Value
-from archdsl.ir.static import BlockValue, Declared, JoinedPattern, ListValue, Scheme, SharedModule, kind_of
+from archdsl.ir.static import BlockValue, Declared, InitRules, JoinedPattern, ListValue, Scheme, SharedModule, kind_of
 from archdsl.ir.wording import one_of, written_shape
 from archdsl.syntax import ast
 
@@ -35,7 +36,7 @@ class Bodies(Statements):
             raise _with_equals(meant)
         if not isinstance(node.body, ast.Body):
             value = self._alias(node.body, scope, given)
-        elif node.body.slots or not node.body.items:
+        elif node.body.is_of_slots:
             value = self._slots(node, scope, given)
         else:
             value = self._equations(node, node.body, scope, given)
@@ -87,7 +88,7 @@ class Bodies(Statements):
             isinstance(node, ast.BlockDecl)
             and not node.inline
             and isinstance(node.body, ast.Body)
-            and not node.body.slots
+            and not node.body.is_of_slots
             and node.header.tensors is not None
             and not node.name_span.source.library
         )
@@ -218,9 +219,19 @@ class Bodies(Statements):
             coerce(value, hyper.kind, default_none(hyper), f"the slot `{key}`", where)
         if isinstance(value, BlockValue):
             value = value.labelled(key)
-        if key == "init" and isinstance(value, Scheme):
-            scope.frame.init = value
+        if key == "init":
+            self.say_init(value, item, scope)
         args[key] = (value, where)
+
+    def say_init(self, value: Any, slot: ast.Slot, scope: Scope) -> None:
+        """The slot `init`: a scheme for all weights of the body that is run, or rules by name."""
+        frame = scope.frame
+        if isinstance(value, Scheme):
+            frame.init += (whole(value, slot.span),)
+        elif isinstance(value, InitRules):
+            found = tuple(map(said, value.rules))
+            frame.init += found
+            self.rules += [(rule, frame) for rule in found]
 
     # --- equations ----------------------------------------------------------------------------------------------------
 
@@ -231,11 +242,28 @@ class Bodies(Statements):
         scope: Scope,
         given: Mapping[str, Any],
     ) -> Any:
-        """Statements; without `return` the result is the last value of the first tensor."""
+        """Statements, below an `init` if there is one; without `return` the result is the last value of the first
+        tensor."""
         first = next((k for k, v in given.items() if isinstance(v, Value)), "")
         before = scope.vars.get(first)
         known = len(self.problems)
-        statements = [item for item in body.items if not isinstance(item, ast.Slot)]
+        statements: list[ast.Statement] = []
+        slot: ast.Slot | None = None
+        for item in body.items:
+            if not isinstance(item, ast.Slot):
+                statements.append(item)
+            elif slot is not None:
+                labels = [Label(slot.value.span, "given here first")]
+                raise error("E0202", "the slot `init` is given twice", item.key_span, labels=labels)
+            elif all(isinstance(s, ast.Let | ast.Assert) for s in statements):
+                slot = item
+                self.statements(statements, scope)
+                value = self.ev(slot.value, scope, "scheme")
+                self.say_init(coerce(value, "scheme", True, "the slot `init`", slot.value.span), slot, scope)
+                statements = []
+            else:
+                text = "`init` says how the weights below it are drawn: it stands before the equations"
+                raise error("E0215", text, item.span)
         self.statements(statements, scope)
         if scope.body.result is not None:
             return scope.body.result
@@ -254,7 +282,9 @@ def slots_with_equals(node: ast.BlockDecl | ast.ModelDecl) -> list[ast.Assign]:
     """The statements of a body that were meant as slots: it binds nothing but names of slots, and has no tensors."""
     if not isinstance(node.body, ast.Body) or node.header.tensors is not None:
         return []
-    items = [item for item in node.body.items if not isinstance(item, ast.Let | ast.Assert)]
+    items = [i for i in node.body.items if not isinstance(i, ast.Let | ast.Assert | ast.Slot)]
+    if any(s.key != "init" for s in node.body.slots):
+        return []
     names = hypers_of(BlockValue(slot_block(node), {}))
     meant = [i for i in items if isinstance(i, ast.Assign) and len(i.names) == 1 and i.names[0] in names]
     return meant if len(meant) == len(items) else []

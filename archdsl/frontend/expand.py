@@ -34,6 +34,7 @@ from archdsl.ir.static import (
     Declared,
     ElementRef,
     EnumValue,
+    InitRules,
     ListValue,
     Pattern,
     RepeatedPattern,
@@ -104,7 +105,6 @@ class Recorder:
     """Slots that become hyper-parameters of an expanded model: `vocab`, `context`."""
     tensors: tuple[str, ...] = ()
     """The inputs of an expanded model, as written."""
-    init: ast.Expr | None = None
     failed: str = ""
     asserted: list[ast.Expr] = field(default_factory=list)
     known: set[int] = field(default_factory=set)
@@ -173,8 +173,6 @@ class Expander(Elaborator):
             self._register(value, ast.Name(name, span=NOWHERE))
         for slot in node.body.slots:
             self.slot_values.add(id(slot.value))
-            if slot.key == "init":
-                recorder.init = slot.value
         return recorder
 
     def _end(self, recorder: Recorder, result: Any) -> None:
@@ -199,7 +197,7 @@ class Expander(Elaborator):
         if isinstance(value, BlockValue):
             self.alive.append(value.args)
             self.origins[id(value.args)] = (expr, frozenset(value.args))
-        elif isinstance(value, Mask | ListValue | Scheme | SharedModule):
+        elif isinstance(value, Mask | ListValue | Scheme | InitRules | SharedModule):
             self.alive.append(value)
             self.origins[id(value)] = (expr, frozenset())
 
@@ -249,7 +247,7 @@ class Expander(Elaborator):
         if isinstance(value, Num):
             return expr_of(value.expr)
         key = id(value.args) if isinstance(value, BlockValue) else id(value)
-        if isinstance(value, BlockValue | Mask | ListValue | Scheme | SharedModule) and key in self.origins:
+        if isinstance(value, BlockValue | Mask | ListValue | Scheme | InitRules | SharedModule) and key in self.origins:
             return self.origins[key][0]
         if value is None or isinstance(value, bool):
             return name_of("none" if value is None else str(value).lower())
@@ -421,6 +419,12 @@ class Expander(Elaborator):
         return self.read(self.ev(item, scope))
 
     # --- statements ---
+
+    def say_init(self, value: Any, slot: ast.Slot, scope: Scope) -> None:
+        super().say_init(value, slot, scope)
+        recorder = self._recorder(scope.frame)
+        if recorder is not None and scope is recorder.scope:
+            recorder.notes.append(Kept(lambda names: f"init: {format_expr(slot.value)}"))
 
     def statement(self, item: Any, scope: Scope) -> None:
         recorder = self._recorder(scope.frame)
@@ -896,9 +900,6 @@ def _text(recorder: Recorder) -> str:
         # Else the result of equations would have the shape of the first tensor.
         behind = f" -> {tensor_type(own.type)}"
     head += f"({', '.join(tensors)}){behind}"
-    if recorder.init is not None:
-        scheme = format_expr(recorder.init)
-        head = f"# Declared with `init: {scheme}`: equations give `init:` to each primitive instead.\n{head}"
     return "\n".join([f"{head} {{", *lines, "}"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -10,6 +11,7 @@ from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.calls import Calls
 from archdsl.frontend.lists import as_list, concat, repeat, repetitions
+from archdsl.frontend.op_call import coerce
 from archdsl.frontend.scopes import Absent, SchemeRule, Scope, TrainingCondition
 from archdsl.ir import dims, masks
 from archdsl.ir.dims import Lit, Num, binary, literal, num
@@ -21,7 +23,10 @@ from archdsl.ir.static import (
     BlockValue,
     ElementRef,
     EnumValue,
+    InitRule,
+    InitRules,
     ListValue,
+    Scheme,
     SharedModule,
     as_operand,
     kind_of,
@@ -50,6 +55,8 @@ NEUTRAL = {("+", 0), ("-", 0), ("*", 1), ("/", 1)}
 """Numbers that change nothing behind an operator, and (`+` and `*`) before it."""
 JOIN_MASKS = "masks are joined by `&` (both) and `|` (either): `causal & window(128)`"
 MASK_TYPES = ("padding", "documents")
+PATTERN = re.compile(r"[A-Za-z0-9_.*]+")
+"""What the names of weights are made of, and `*`."""
 
 
 class Expressions(Calls):
@@ -75,6 +82,8 @@ class Expressions(Calls):
                 return self._list_of([self.ev(i, scope) for i in e.items], e.span)
             case ast.Comprehension():
                 return self._comprehension(e, scope)
+            case ast.Rules():
+                return self._init_rules(e, scope)
             case ast.Index():
                 return self._index(e, scope)
             case ast.Call():
@@ -123,6 +132,21 @@ class Expressions(Calls):
             if length > MAX_LIST:  # before the rest is evaluated, which may be long too
                 raise error("E0404", f"a list has at most {MAX_LIST:,} elements", e.span, help=raising("list"))
         return self._list_of(results, e.span)
+
+    def _init_rules(self, e: ast.Rules, scope: Scope) -> InitRules:
+        """Rules for first values. Raises E0204 for a pattern that no name can match, E0203 for what is no scheme."""
+        rules: list[InitRule] = []
+        for rule in e.items:
+            if not PATTERN.fullmatch(rule.pattern):
+                text = "a rule says weights by their names, in which `*` stands for any characters"
+                help_ = 'for example `"blocks.*.ffn.down"` or `"*.out.bias"`'
+                raise error("E0204", text, rule.pattern_span, help=help_)
+            what, where = f'the rule `"{rule.pattern}"`', rule.value.span
+            scheme = coerce(self.ev(rule.value, scope, "scheme"), "scheme", False, what, where)
+            if not isinstance(scheme, Scheme):
+                raise error("E0203", f"{what} is one scheme, and {kind_of(scheme)} was given", where)
+            rules.append(InitRule(rule.pattern, scheme, rule.span))
+        return InitRules(tuple(rules))
 
     # --- operators ----------------------------------------------------------------------------------------------------
 

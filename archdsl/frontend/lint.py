@@ -95,7 +95,7 @@ def _dead(module: SpecModule) -> Iterator[Diagnostic]:
         if not isinstance(declaration, ast.BlockDecl | ast.ModelDecl) or not isinstance(declaration.body, ast.Body):
             continue
         body, tensors = declaration.body, declaration.header.tensors or ()
-        if body.slots or not body.items:
+        if body.is_of_slots:
             continue
         read = ast.names_in((declaration.header, body))
         first = tensors[0].name if tensors else "x"
@@ -145,7 +145,7 @@ def _without_effect(module: SpecModule) -> Iterator[Diagnostic]:
         if not isinstance(declaration, ast.BlockDecl | ast.ModelDecl) or not isinstance(declaration.body, ast.Body):
             continue
         slots = {s.key: s for s in declaration.body.slots}
-        if not slots:
+        if not slots or not declaration.body.is_of_slots:
             continue
         said = {key: s.value.id for key, s in slots.items() if isinstance(s.value, ast.Name)}
         if isinstance(declaration, ast.ModelDecl):

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
+from archdsl.frontend.first_values import by_scheme, drawn
+from archdsl.frontend.scalings import SCALINGS
+from archdsl.frontend.schemes import SCHEMES
 from archdsl.ir.dims import Num, Poly, Shape, free_names, is_size_like, num, shape_text, whole_axis
 from archdsl.ir.dims import Value as DimValue
-from archdsl.ir.graph import CallNode, Handle, Init, Input, OpNode, Value, Weight
+from archdsl.ir.graph import CallNode, Handle, Input, OpNode, Value, Weight
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.ranges import NUMBERS, RANGES, demand_range, whole_size
-from archdsl.ir.static import BlockValue, ElementRef, EnumValue, ListValue, Scheme, SharedModule, as_operand, kind_of
+from archdsl.ir.static import (
+    BlockValue,
+    ElementRef,
+    EnumValue,
+    InitRules,
+    ListValue,
+    Scheme,
+    SharedModule,
+    as_operand,
+    kind_of,
+)
 from archdsl.ir.wording import one_of
 from archdsl.syntax.limits import MAX_AXES
 
@@ -45,6 +58,13 @@ class OpCall:
         self.handle: Handle | None = None
         self.as_name = ""
         self.label = ""
+        self.step = ""
+        """The step in the path of names, where it is known before the node is made."""
+
+    @property
+    def base(self) -> str:
+        """What the step is made of."""
+        return self.as_name or self.label or self.op.name
 
     # --- what primitives ask ---
 
@@ -138,6 +158,8 @@ class OpCall:
         weights = tuple(self.own_weight(w) for w in op.weights(self))
         outputs = tuple(Value(tuple(s), d, "", self.span) for s, d in zip(shapes, dtypes, strict=True))
         instance = self.instance
+        if instance is not None:
+            weights = self.drawn_outside(instance, weights)
         node = OpNode(
             op,
             self.options,
@@ -166,7 +188,7 @@ class OpCall:
         frame.put(node)
         if (weights or blocks) and instance is None:
             explicit = bool(self.as_name or self.label)
-            frame.name_later(self.as_name or self.label or op.name, explicit, op.family == "linear")
+            frame.name_later(self.base, explicit, op.family == "linear", self.step)
         elif instance is not None and self.handle is None:
             object.__setattr__(node, "name", instance.path)
         return outputs
@@ -202,6 +224,7 @@ class OpCall:
         return found[0] if outputs == 1 else found
 
     def expert(self, block: Any, copies: Num, width: Num) -> CallNode:
+        self.step = self.step or self.frame.step(self.base)
         return self.elaborator.expert(self, block, copies, width)
 
     def model_input(self, kind: str, length: Num) -> Value:
@@ -220,13 +243,19 @@ class OpCall:
 
     # --- weights ---
 
+    def drawn_outside(self, instance: SharedModule, weights: Sequence[Weight]) -> tuple[Weight, ...]:
+        """The weights of a shared primitive, drawn as it is said where it lives."""
+        step, rules = self.frame.rules_of(instance, self.elaborator.words)
+        return drawn(rules, [step], weights)
+
     def own_weight(self, weight: Weight) -> Weight:
-        frame = self.frame
-        scheme = self.options.get("init")
-        if not isinstance(scheme, Scheme) and weight.kind in ("matrix", "embedding", "bias"):
-            scheme = frame.init
-        told = isinstance(scheme, Scheme) and weight.init.scheme == "default"
-        init = Init(scheme.name, scheme.numbers) if isinstance(scheme, Scheme) and told else weight.init
+        frame, scheme = self.frame, self.options.get("init")
+        if isinstance(scheme, InitRules):
+            text = f"`init` of `{self.op.name}` is one scheme for all its weights, and rules by name were given"
+            help_ = "rules stand in the slot `init` of a block or model"
+            raise self.error("E0203", text, option="init", help=help_)
+        if scheme is not None and weight.init.scheme == "default":
+            weight = by_scheme(weight, scheme, self.span)
         shape = weight.shape if frame.copies is None else (frame.copies, *weight.shape)
         if any(not d.static for d in shape):
             loose = next(d for d in shape if not d.static)
@@ -236,7 +265,7 @@ class OpCall:
                 f"but `{loose}` is known only when the model runs",
                 help="fix the size by a hyper-parameter, or bring the axis out of the way with `transpose`",
             )
-        return replace(weight, init=init, shape=shape, told=weight.told or told)
+        return replace(weight, shape=shape)
 
 
 def _sizes(weights: Sequence[Weight]) -> list[tuple[DimValue, ...]]:
@@ -306,6 +335,10 @@ def _is_added_position(value: Any) -> bool:
     return isinstance(template, BlockValue) and not hasattr(template.target, "attend")
 
 
+def _is_of(family: Collection[str], value: Any) -> bool:
+    return isinstance(value, Scheme) and value.name in family
+
+
 KINDS: dict[str, tuple[str, Any]] = {
     "size": ("a whole number", lambda v: isinstance(v, Num)),
     "int": ("a whole number", lambda v: isinstance(v, Num)),
@@ -321,8 +354,8 @@ KINDS: dict[str, tuple[str, Any]] = {
         "a position that is added to the embedding: learned or sinusoidal",
         _is_added_position,
     ),
-    "scheme": ("a scheme such as normal(0.02)", lambda v: isinstance(v, Scheme)),
-    "scaling": ("a scaling of rope: linear, ntk, yarn, llama3 or longrope", lambda v: isinstance(v, Scheme)),
+    "scheme": ("a scheme such as normal(0.02)", lambda v: isinstance(v, InitRules) or _is_of(SCHEMES, v)),
+    "scaling": ("a scaling of rope: linear, ntk, yarn, llama3 or longrope", lambda v: _is_of(SCALINGS, v)),
     "list": ("a list", lambda v: isinstance(v, ListValue | tuple | BlockValue | SharedModule)),
     "ints": ("a whole number or a list of them", lambda v: False),
 }

@@ -56,7 +56,7 @@ class Primitives(Signatures):
             text = f"the shared `{instance.name}` has no sizes yet: apply it before its weight is read"
             raise error("E0211", text, span)
         site = self._site(scope, target, [Value((num(1),), "int")], instance.template.args, span)
-        weights = tuple(site.own_weight(w) for w in target.weights(site))
+        weights = site.drawn_outside(instance, [site.own_weight(w) for w in target.weights(site)])
         instance.node = OpNode(target, site.options, (), (), weights, span=span, instance=instance)
 
     # --- applications -------------------------------------------------------------------------------------------------

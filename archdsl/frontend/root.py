@@ -10,6 +10,7 @@ from archdsl.diagnostics.source import Source, Span
 from archdsl.frontend.base import GivenUpError
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.bodies import Bodies, slot_block, slots_with_equals
+from archdsl.frontend.first_values import Rule, unused
 from archdsl.frontend.headers import (
     default_none,
     demand_applicable,
@@ -85,7 +86,7 @@ class Elaborator(Bodies):
         self._bind_hypers(declaration, template, scope)
         hypers = hypers_of(template)
         config = {h: scope.vars[h] for h in hypers if isinstance(scope.vars[h], Num) and h not in frame.local}
-        if node.body.slots or not node.body.items:
+        if node.body.is_of_slots:
             outputs = self._slot_model(node, scope, config, of_slots)
             self._check_header(node, outputs, scope)
         else:
@@ -93,7 +94,11 @@ class Elaborator(Bodies):
                 self._equation_inputs(node, scope)
             outputs = self.body(template, scope, dict(self.inputs))
         frame.settle(None)
-        model = hoisted(self._model(declaration, node, scope, config, outputs))
+        model = self._model(declaration, node, scope, config, outputs)
+        self.block_of[frame] = model.block
+        if not self.problems:
+            self._demand_use()
+        model = hoisted(model)
         if self.context is not None:
             for problem in beyond_context(model.block.graph, self.context):
                 self.report(ArchError([problem]))
@@ -101,6 +106,17 @@ class Elaborator(Bodies):
             text = f"with every loop and every block written out, the model has {count:,} operations"
             raise GivenUpError(text, "operations", declaration.name_span)
         return model
+
+    def _demand_use(self) -> None:
+        """Report (E0217) each rule for first values that decides for no weight, wherever its body is applied."""
+        used = {rule.span for rule, _ in self.rules if rule.fate == "decides"}
+        worst: dict[Span, tuple[Rule, BlockBuilder]] = {}
+        for rule, frame in self.rules:
+            known = worst.get(rule.span)
+            if rule.span not in used and (known is None or known[0].fate_rank < rule.fate_rank):
+                worst[rule.span] = rule, frame
+        for rule, frame in worst.values():
+            self.report(unused(rule, self.block_of[frame]))
 
     # --- hyper-parameters ---------------------------------------------------------------------------------------------
 

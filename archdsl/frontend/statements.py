@@ -10,6 +10,7 @@ from archdsl.diagnostics import ArchError, Diagnostic, Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.expressions import COMPARE
+from archdsl.frontend.first_values import NO_MATRIX, drawn_by_itself
 from archdsl.frontend.headers import stored_kind
 from archdsl.frontend.loops import Loops, bound_names
 from archdsl.frontend.names import BIND_BEFORE
@@ -230,7 +231,9 @@ class Statements(Loops):
         weight = Weight("", full, "raw", init, trained, kept, dtype=stored)
         own = "float" if stored == "float" else dtype
         value = Value(shape, own, s.name, s.span, not scope.body.inline)
-        frame.param(ParamNode(weight, value, frame.allocate(s.name), s.span))
+        step = frame.allocate(s.name)
+        frame.param(ParamNode(weight, value, step, s.span))
+        drawn_by_itself(frame.init, frame.steps(step))
         if own != dtype:  # a weight follows the model's type: one of another is cast where it is read
             value = self.primitive(scope, "cast", [value], {"dtype": dtype}, s.span, hint=s.name)[0]
         scope.vars[s.name] = value
@@ -245,6 +248,8 @@ class Statements(Loops):
         if stored != "float":
             self._demand_exact(s, value, stored, frame)
         if isinstance(value, Scheme):
+            if value.name == "orthogonal" and len(shape) < 2:
+                raise error("E0204", NO_MATRIX.format(s.name), span)
             return Init(value.name, value.numbers)
         if isinstance(value, ListValue):
             whole = f"`{s.name}` holds whole numbers"

@@ -132,6 +132,23 @@ class Scheme(Entity):
         return Scheme(self.name, {k: n.outward(names) for k, n in self.numbers.items()})
 
 
+class InitRule(Entity):
+    """`"*.out": zeros`: the scheme of the weights whose names the pattern matches."""
+
+    pattern: str
+    scheme: Scheme
+    span: Span
+
+
+class InitRules(Entity):
+    """`["*": normal(0.02), "*.out": zeros]`: of the rules that match a weight, the last one decides."""
+
+    rules: tuple[InitRule, ...]
+
+    def outward(self, names: Mapping[str, Expr]) -> InitRules:
+        return InitRules(tuple(replace(r, scheme=r.scheme.outward(names)) for r in self.rules))
+
+
 def static_key(value: Any) -> Hashable:
     """Equal for values that mean the same, however their numbers were spelled: the key of every memo."""
     if isinstance(value, Num):
@@ -151,6 +168,8 @@ def static_key(value: Any) -> Hashable:
         return ("instance", id(value))
     if isinstance(value, Scheme):
         return ("scheme", value.name, static_key(value.numbers))
+    if isinstance(value, InitRules):
+        return ("rules", tuple((r.pattern, static_key(r.scheme)) for r in value.rules))
     if isinstance(value, bool | str | EnumValue) or value is None:
         return (type(value).__name__, value)
     if isinstance(value, tuple | list):
@@ -173,6 +192,8 @@ def numbers_of(value: Any) -> Iterator[Num]:
         yield from numbers_of(tuple(value.args.values()))
     elif isinstance(value, Scheme):
         yield from value.numbers.values()
+    elif isinstance(value, InitRules):
+        yield from numbers_of([r.scheme for r in value.rules])
     elif isinstance(value, Mask):
         yield from (*value.numbers, *numbers_of(value.parts))
     elif isinstance(value, ListValue):
@@ -201,7 +222,7 @@ def counts_of(pattern: Pattern) -> Iterator[RepeatedPattern]:
 
 def instantiate(value: Any, names: Mapping[str, Expr]) -> Any:
     """A static value, or several, in the caller's names."""
-    if isinstance(value, Num | Mask | Scheme):
+    if isinstance(value, Num | Mask | Scheme | InitRules):
         return value.outward(names)
     if isinstance(value, BlockValue):
         return replace(value, args=instantiate(value.args, names))
@@ -244,6 +265,9 @@ def _abstract(name: str, value: Any, bind: dict[str, Expr], label: str, taken: C
             k: v if v.origin is None else _abstract(f"{name}_{k}", v, bind, "", taken) for k, v in value.numbers.items()
         }
         return Scheme(value.name, numbers)
+    if isinstance(value, InitRules):
+        schemes = [_abstract(f"{name}_{i}", r.scheme, bind, "", taken) for i, r in enumerate(value.rules)]
+        return InitRules(tuple(replace(r, scheme=s) for r, s in zip(value.rules, schemes, strict=True)))
     if isinstance(value, ListValue):
         # Repeated elements share their names, as they share their class.
         seen: dict[Hashable, Any] = {}
@@ -305,6 +329,7 @@ KINDS: dict[type, str] = {
     BlockValue: "the block `{0.name}`",
     SharedModule: "a shared `{0.name}`",
     Scheme: "the scheme `{0.name}`",
+    InitRules: "a list of rules for first values",
 }
 """What values of a type are called; anything else is a tensor."""
 

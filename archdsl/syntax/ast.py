@@ -78,6 +78,20 @@ class Comprehension(Node):
     iterable: Expr
 
 
+class Rule(Node):
+    """`"*.out": zeros`: a first value for the weights whose names match."""
+
+    pattern: str
+    value: Expr
+    pattern_span: Span = field(compare=False, repr=False, kw_only=True)
+
+
+class Rules(Node):
+    """`["*": normal(0.02), "*.out": zeros]`."""
+
+    items: tuple[Rule, ...]
+
+
 class Arg(Node):
     """An argument of a call; `name` is None for one given in order."""
 
@@ -127,6 +141,7 @@ Expr = (
     | IfElse
     | List
     | Comprehension
+    | Rules
     | Call
     | Slice
     | Index
@@ -295,6 +310,14 @@ class Body(Node):
     @property
     def slots(self) -> tuple[Slot, ...]:
         return tuple(i for i in self.items if isinstance(i, Slot))
+
+    @property
+    def is_of_slots(self) -> bool:
+        """Whether it is a body of slots. One of equations may have a single slot, `init`."""
+        if any(isinstance(i, Slot) and i.key != "init" for i in self.items):
+            return True
+        equations = any(not isinstance(i, Slot | Let | Assert) for i in self.items)
+        return not self.items or (bool(self.slots) and not equations)
 
 
 class BlockDecl(Node):

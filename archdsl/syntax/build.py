@@ -252,6 +252,8 @@ BUILDERS: dict[str, Builder] = {
     "slice": _slice,
     "list": _node(ast.List, 0),
     "comprehension": _node(ast.Comprehension),
+    "rules": _node(ast.Rules, 0),
+    "rule": _node(ast.Rule),
     "name": _name,
     "number": _node(ast.Number),
     "string": _node(ast.String),

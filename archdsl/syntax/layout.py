@@ -26,6 +26,9 @@ BINDING = {
     **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 4),
 }
 
+Entry = ast.Arg | ast.Rule
+"""What stands in a list besides expressions."""
+
 
 def binding(expr: ast.Expr) -> int:
     """How tightly an expression holds together; one that stands where something tighter is asked needs parentheses."""
@@ -59,15 +62,22 @@ def operands(expr: ast.Binary) -> tuple[int, int]:
     return level, level + 1
 
 
+def _key(entry: Entry) -> str:
+    """What stands before the value of an argument or a rule."""
+    if isinstance(entry, ast.Rule):
+        return f'"{entry.pattern}": '
+    return f"{entry.name}: " if entry.name else ""
+
+
 def branch(expr: ast.Expr) -> int:
     """How tight a branch of `if then else` must be: a pipeline is easier to see in parentheses."""
     return LOOSE if isinstance(expr, ast.IfElse) else OR
 
 
-def flat(expr: ast.Expr | ast.Arg, level: int = LOOSE) -> str:
+def flat(expr: ast.Expr | Entry, level: int = LOOSE) -> str:
     """On one line."""
-    if isinstance(expr, ast.Arg):
-        return f"{expr.name}: {flat(expr.value)}" if expr.name else flat(expr.value)
+    if isinstance(expr, ast.Arg | ast.Rule):
+        return f"{_key(expr)}{flat(expr.value)}"
     if binding(expr) < level:
         return f"({flat(expr)})"
     match expr:
@@ -87,6 +97,8 @@ def flat(expr: ast.Expr | ast.Arg, level: int = LOOSE) -> str:
         case ast.IfElse(condition, then, otherwise):
             return f"if {flat(condition, OR)} then {flat(then, OR)} else {flat(otherwise, branch(otherwise))}"
         case ast.List(items):
+            return f"[{commas(items)}]"
+        case ast.Rules(items):
             return f"[{commas(items)}]"
         case ast.Comprehension(element, name, iterable):
             return f"[{flat(element)} for {name} in {flat(iterable)}]"
@@ -108,7 +120,7 @@ def stage(expr: ast.Expr) -> str:
     return flat(expr, LOOSE if isinstance(expr, ast.As) else POSTFIX)
 
 
-def commas(items: Sequence[ast.Expr | ast.Arg]) -> str:
+def commas(items: Sequence[ast.Expr | Entry]) -> str:
     """On one line, separated by commas."""
     return ", ".join(map(flat, items))
 
@@ -178,13 +190,13 @@ class Layout:
     def __init__(self, indent: int) -> None:
         self.indent = indent
 
-    def lay(self, expr: ast.Expr | ast.Arg, level: int, column: int, tail: int) -> str:
+    def lay(self, expr: ast.Expr | Entry, level: int, column: int, tail: int) -> str:
         """The expression, beginning in this column; `tail` characters follow it on its last line."""
         line = flat(expr, level)
         if column + len(line) + tail <= WIDTH:
             return line
-        if isinstance(expr, ast.Arg):
-            start = f"{expr.name}: " if expr.name else ""
+        if isinstance(expr, ast.Arg | ast.Rule):
+            start = _key(expr)
             return start + self.lay(expr.value, LOOSE, column + len(start), tail)
         if binding(expr) < level:
             return f"({self.lay(expr, LOOSE, column + 1, tail + 1)})"
@@ -198,7 +210,7 @@ class Layout:
             case ast.Index(value, items):
                 head = self.lay(value, POSTFIX, column, 1)
                 return head + self._fill("[", items, "]", end_column(column, head), tail, False)
-            case ast.List(items) if items:
+            case ast.List(items) | ast.Rules(items) if items:
                 return self._fill("[", items, "]", column, tail, _opens_line(expr, items))
             case ast.As(value, name):
                 end = f" as {name}"
@@ -224,7 +236,7 @@ class Layout:
         """Where lines below begin that go on with what begins in that column: beyond the width nothing is aligned."""
         return column if column < WIDTH else self.indent + 4
 
-    def items(self, items: Sequence[ast.Expr | ast.Arg], column: int, tail: int) -> str:
+    def items(self, items: Sequence[ast.Expr | Entry], column: int, tail: int) -> str:
         """A list of entries: as many on a line as fit, the others below the first."""
         text = ""
         margin = self._margin(column)
@@ -240,7 +252,7 @@ class Layout:
         return text
 
     def _fill(
-        self, opening: str, items: Sequence[ast.Expr | ast.Arg], closing: str, column: int, tail: int, indented: bool
+        self, opening: str, items: Sequence[ast.Expr | Entry], closing: str, column: int, tail: int, indented: bool
     ) -> str:
         if indented:  # the author ended the line behind the bracket
             inner = self.indent + 2

@@ -19,9 +19,10 @@ Both the weights that `archdsl init` writes and the emitted module follow it.  A
 | deepnorm(layers) | xavier_normal, gain 1 for queries and keys, else (8 · layers) ** -1/4 | normal 0.02 | 0 | |
 
 A scheme of a block or model reaches its matrices, embeddings and biases; one that is an option of a primitive reaches
-all its weights, gains too.  A raw weight (`param`) is drawn as its statement says; fans, where a scheme asks for them,
-are those of torch: the second axis and the first, each times the axes behind them.  `width` is the block's axis of that
-name, else the fan-in.  The matrices of experts are drawn one by one, each with its own fans."""
+all its weights, gains too.  A rule for a bias by its name draws it by the scheme as if it were a matrix.  A raw weight
+(`param`) is drawn as its statement says; fans, where a scheme asks for them, are those of torch: the second axis and
+the first, each times the axes behind them.  `width` is the block's axis of that name, else the fan-in.  The matrices of
+experts are drawn one by one, each with its own fans."""
 
 from __future__ import annotations
 
@@ -143,8 +144,6 @@ def resolve(weight: Weight, place: WeightRole = NOWHERE) -> Law:
         return Expression(init.graph)
     if init.scheme == "default":
         return _default(weight)
-    if weight.kind == "bias" and weight.told:
-        return Constant(num(0))
     return RULES[init.scheme](Drawn(weight, dict(init.numbers), place))
 
 

@@ -224,6 +224,8 @@ WORDS = st.sampled_from(["x", "heads", "bias"])
 def _larger(inner: st.SearchStrategy[ast.Expr]) -> st.SearchStrategy[ast.Expr]:
     args = st.lists(st.builds(ast.Arg, st.none() | WORDS, inner, span=st.just(NOWHERE)), max_size=3).map(tuple)
     several = st.lists(inner, max_size=3).map(tuple)
+    pattern = st.sampled_from(["*", "*.out", "blocks.*.ffn"])
+    rule = st.builds(ast.Rule, pattern, inner, span=st.just(NOWHERE), pattern_span=st.just(NOWHERE))
     call = st.builds(ast.Call, inner, args, span=st.just(NOWHERE))
     name = st.builds(ast.Name, NAMES, span=st.just(NOWHERE))
     stage = name | call
@@ -237,6 +239,7 @@ def _larger(inner: st.SearchStrategy[ast.Expr]) -> st.SearchStrategy[ast.Expr]:
         | st.builds(ast.IfElse, inner, inner, inner, span=st.just(NOWHERE))
         | st.builds(ast.List, several, span=st.just(NOWHERE))
         | st.builds(ast.Comprehension, inner, WORDS, inner, span=st.just(NOWHERE))
+        | st.builds(ast.Rules, st.lists(rule, min_size=1, max_size=3).map(tuple), span=st.just(NOWHERE))
         | call
         | st.builds(ast.Index, inner, items, span=st.just(NOWHERE))
         | st.builds(ast.As, call, WORDS, span=st.just(NOWHERE), name_span=st.just(NOWHERE))

@@ -31,7 +31,7 @@ from archdsl.backends.torch.tree import (
     py,
 )
 from archdsl.frozen import Frozen
-from archdsl.ir.dims import Expr, Num, binary, free_names, num, same_shape, whole_number
+from archdsl.ir.dims import Expr, Num, Var, binary, free_names, num, same_shape, whole_number
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -45,7 +45,8 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.op import Tree
 from archdsl.ir.static import ListValue
-from archdsl.ir.walk import modules
+from archdsl.ir.walk import calls_of, every_node, modules
+from archdsl.ir.weights import weights_of
 from archdsl.weights.initialization import (
     Constant,
     Expression,
@@ -211,6 +212,15 @@ def law_key(model: Model, block: Block, node: OpNode | ParamNode) -> str:
     laws = laws_of(model)
     places = [laws.place(block, node, w) for w in node.weights]
     return " ".join(f"{p.ends_branch:d}{p.query_key:d}" for p in places)
+
+
+def draws_real(block: Block, name: str) -> bool:
+    """Whether a block or one within it draws weights by a number of this name that is not whole."""
+    own = (n for info in weights_of(block) if info.block is block for n in info.weight.init.numbers.values())
+    if any(n.expr == Var(name) and not isinstance(n.value, int) for n in own):
+        return True
+    calls = (call for node in every_node(block.graph) for call in calls_of(node))
+    return any(draws_real(c.block, inner) for c in calls for inner, e in c.bind.items() if e == Var(name))
 
 
 def drawn(law: Law, target: Tree) -> Tree:

@@ -481,6 +481,8 @@ class ClassWriter:
             return number or not isinstance(value.value, int)
         if name in self.made.more:
             return not all(isinstance(v, int) for v in self.made.more[name])
+        if init.draws_real(group.block, name):
+            return True
         texts = (dims.expr_text(s.bind.get(name, Var(name))) for _, s in group.sites)
         return any(re.fullmatch(r"[\d_]*\.[\d_]+|[\d_.]+e-?\d+", text) for text in texts)
 

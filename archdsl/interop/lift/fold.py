@@ -149,7 +149,7 @@ class _Fold:
     def equations(self) -> list[ast.BlockDecl]:
         """The blocks that are written in equations."""
         blocks = (d for d in self.tree.declarations if isinstance(d, ast.BlockDecl))
-        return [b for b in blocks if isinstance(b.body, ast.Body) and not b.body.slots]
+        return [b for b in blocks if isinstance(b.body, ast.Body) and not b.body.is_of_slots]
 
     @property
     def known(self) -> Known:
