@@ -23,7 +23,9 @@ from archdsl.frontend.headers import hypers_of, is_inline, tensor_params
 from archdsl.frontend.lists import value_key
 from archdsl.frontend.modules import SpecModule, models
 from archdsl.frontend.root import Elaborator
+from archdsl.frontend.schemes import GIVEN, SAVED
 from archdsl.frontend.scopes import BlockCall, Scope
+from archdsl.frontend.statements import first_value
 from archdsl.ir import dims
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import CallNode, OpNode, Value
@@ -490,7 +492,9 @@ class Expander(Elaborator):
         value = scope.vars[s.name]
         self.alive.append(value)
         shape = ", ".join(format_expr(expr_of(d.expr)) for d in value.shape)
-        first = format_expr(self.written(self.ev(s.value, scope, "scheme")))
+        value_of = first_value(s, scope)
+        first = GIVEN if value_of is None else format_expr(self.written(self.ev(value_of, scope, "scheme")))
+        first = f"{SAVED}({first})" if value_of not in (None, s.value) else first
         kind = s.type.kind or ""
         recorder.names[id(value)] = s.name
         recorder.notes.append(

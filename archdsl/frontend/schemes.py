@@ -39,5 +39,9 @@ SCHEMES: dict[str, dict[str, Field]] = {
 """What `default` is, which needs no name: linear layers and convolutions uniform within 1 / sqrt(fan in), embeddings
 normal(0.02), biases of linear layers uniform within 1 / sqrt(fan in), gains one, biases of norms zero."""
 
+GIVEN, SAVED = "given", "saved"
+"""What stands for the first value of a buffer that belongs to the state: `given`, which comes with the weights, and
+`saved(value)`."""
+
 FIXED = ("zeros", "ones", "constant")
 """Those that draw nothing."""

@@ -14,7 +14,7 @@ from archdsl.frontend.first_values import NO_MATRIX, drawn_by_itself
 from archdsl.frontend.headers import stored_kind
 from archdsl.frontend.loops import Loops, bound_names
 from archdsl.frontend.names import BIND_BEFORE
-from archdsl.frontend.schemes import FIXED
+from archdsl.frontend.schemes import FIXED, GIVEN, SAVED
 from archdsl.frontend.scopes import MISSING, POISON, Absent, BodyState, ReportedError, Scope, is_tensor
 from archdsl.frontend.signatures import demand_written
 from archdsl.ir import dims
@@ -220,13 +220,19 @@ class Statements(Loops):
         if trained and stored != "float":
             text = f"a weight holds real numbers, and `{s.name}` would hold {dtype}"
             raise error("E0203", text, s.type.span, help="a constant is a `buffer`")
-        init = self._first_value(s, shape, scope, stored)
+        first = first_value(s, scope)
+        asked = first is not s.value
+        if asked and trained:
+            text = f"a `param` is part of the state, and trained from a first value: `{s.name}` needs one"
+            raise error("E0203", text, s.value.span, help="a `buffer` may be `given`, or `saved(zeros)`")
+        init = Init(GIVEN) if first is None else self._first_value(s, first, shape, scope, stored)
         full = shape if frame.copies is None else (frame.copies, *shape)
         # What is drawn cannot be made again: it belongs to the state, trained or not.
-        kept = trained or _is_drawn(init)
+        kept = trained or asked or _is_drawn(init)
         unknown = next((d for d in shape if not d.static), None)
         if kept and unknown is not None:
-            text = f"`{s.name}` is drawn at random and so part of the state, but its size {unknown} is not fixed"
+            why = "is part of the state" if asked or trained else "is drawn at random and so part of the state"
+            text = f"`{s.name}` {why}, but its size {unknown} is not fixed"
             raise error("E0402", text, s.value.span, help="fix the size by a hyper-parameter, and read a part of it")
         weight = Weight("", full, "raw", init, trained, kept, dtype=stored)
         own = "float" if stored == "float" else dtype
@@ -238,15 +244,15 @@ class Statements(Loops):
             value = self.primitive(scope, "cast", [value], {"dtype": dtype}, s.span, hint=s.name)[0]
         scope.vars[s.name] = value
 
-    def _first_value(self, s: ast.Param, shape: Shape, scope: Scope, stored: str) -> Init:
+    def _first_value(self, s: ast.Param, first: ast.Expr, shape: Shape, scope: Scope, stored: str) -> Init:
         """A scheme, a list of numbers, or an expression of numbers, `indices` and draws, as a graph of its own."""
         frame = BlockBuilder(self, scope.frame.name, s.span)
         frame.local, frame.decisions = scope.frame.local, scope.frame.decisions
         frame.asserts = scope.frame.asserts
-        span = s.value.span
-        value = self.ev(s.value, Scope(scope.module, frame, BodyState(weight_shape=shape), scope), "scheme")
+        span = first.span
+        value = self.ev(first, Scope(scope.module, frame, BodyState(weight_shape=shape), scope), "scheme")
         if stored != "float":
-            self._demand_exact(s, value, stored, frame)
+            self._demand_exact(s, value, stored, frame, span)
         if isinstance(value, Scheme):
             if value.name == "orthogonal" and len(shape) < 2:
                 raise error("E0204", NO_MATRIX.format(s.name), span)
@@ -281,9 +287,9 @@ class Statements(Loops):
                 self._known_before(n, span)
         return Init("expression", {}, Graph((), tuple(frame.nodes), (value,)))
 
-    def _demand_exact(self, s: ast.Param, value: Any, stored: str, frame: BlockBuilder) -> None:
+    def _demand_exact(self, s: ast.Param, value: Any, stored: str, frame: BlockBuilder, span: Span) -> None:
         """Refuse (E0203) a first value that whole numbers or booleans cannot hold as it is: draws and fractions."""
-        whole, span = f"`{s.name}` holds {'booleans' if stored == 'bool' else 'whole numbers'}", s.value.span
+        whole = f"`{s.name}` holds {'booleans' if stored == 'bool' else 'whole numbers'}"
         if isinstance(value, Scheme) and value.name not in FIXED:
             raise error("E0203", f"{whole}, and its first value is drawn at random", span)
         number = value.numbers.get("value") if isinstance(value, Scheme) else value
@@ -475,6 +481,20 @@ class Statements(Loops):
             )
         then = Graph((), (*nodes, LossNode(value, s.name, s.span)), ())
         frame.put(CondNode(then, Graph((), (), ()), (), s.span))
+
+
+def first_value(s: ast.Param, scope: Scope) -> ast.Expr | None:
+    """The expression of a weight's first value: that within `saved(…)`, none of one that is `given`."""
+    e = s.value.function if isinstance(s.value, ast.Call) else s.value
+    if not isinstance(e, ast.Name) or scope.get(e.id) is not MISSING or scope.module.find(e.id) is not None:
+        return s.value
+    if e.id == GIVEN and e is s.value:
+        return None
+    if e.id != SAVED:
+        return s.value
+    if not isinstance(s.value, ast.Call) or len(s.value.args) != 1 or s.value.args[0].name is not None:
+        raise error("E0205", "`saved` takes one first value", s.value.span, help="for example `saved(zeros)`")
+    return s.value.args[0].value
 
 
 def _is_drawn(init: Init) -> bool:

@@ -21,7 +21,7 @@ from archdsl.ir.walk import ops_below
 from archdsl.ir.weights import WeightInfo
 from archdsl.weights.carried import DTYPES
 from archdsl.weights.initialization import laws_of
-from archdsl.weights.safetensors import Progress, encoded, numbers, saved, write_raw
+from archdsl.weights.safetensors import TYPES, Progress, encoded, kind_of, numbers, saved, write_raw
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -126,7 +126,7 @@ def write_fitted(
     Raises ArchError E0532 where nothing fits; OSError."""
     infos, shapes = saved(model), source.shapes
     types = {i.path: source.type_of(i.path) for i in infos if i.path in shapes}
-    infos_alike = [i for i in infos if i.path in types and (types[i.path] == "I64") is (i.weight.dtype == "int64")]
+    infos_alike = [i for i in infos if i.path in types and kind_of(types[i.path]) == i.weight.dtype]
     kept = [i.path for i in infos_alike if shapes[i.path] == i.shape]
     rows = _rows_kept(infos_alike, shapes)
     if not kept and not rows:
@@ -134,7 +134,7 @@ def write_fitted(
     usual = next((kind for path in (*kept, *rows) if (kind := types[path]) in ("F32", "F16", "BF16")), "F32")
     entries = []
     for info in infos:
-        drawn_type = "I64" if info.weight.dtype == "int64" else usual
+        drawn_type = usual if info.weight.dtype == "float" else TYPES[info.weight.dtype]
         entries.append((info.path, types[info.path] if info.path in {*kept, *rows} else drawn_type, info.shape))
     laws = laws_of(model)
     whole = {*kept}
@@ -194,4 +194,4 @@ def _bytes(piece: NDArray[Any], kind: str, path: str) -> bytes:
     """Encode initialized numbers in a type of safetensors (`F32`, `BF16`, …)."""
     if kind == "F64":
         return piece.astype("<f8").tobytes()
-    return encoded(piece, "int64" if kind == "I64" else DTYPES[kind], path)
+    return encoded(piece, DTYPES[kind] if kind_of(kind) == "float" else kind_of(kind), path)

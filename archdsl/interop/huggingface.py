@@ -25,7 +25,7 @@ from archdsl.interop.mapping import Mapper, Shape, pattern
 from archdsl.passes.outline import OWN_TYPE
 from archdsl.syntax.parse import parse_expression, read_source
 from archdsl.weights.carried import files_beside_tensors
-from archdsl.weights.safetensors import READABLE, Checkpoint, Progress, saved, write_raw
+from archdsl.weights.safetensors import READABLE, Checkpoint, Progress, kind_of, saved, write_raw
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -520,6 +520,9 @@ class Renamed:
         self.source.__exit__(*problem)
 
 
+HOLDS = {"float": "real numbers", "int64": "whole numbers", "bool": "true and false"}
+
+
 def weights_from(folder: TensorSource, mapper: Mapper, output: Path, progress: Progress | None = None) -> None:
     """Write the weights of a checkpoint as a safetensors file in the spec's names, tensor by tensor, in their types.
 
@@ -531,11 +534,11 @@ def weights_from(folder: TensorSource, mapper: Mapper, output: Path, progress: P
         for t in mapper.transfers
         for path, shape in zip(t.ours, t.shapes, strict=True)
     ]
-    whole = {w.path: w.weight.dtype == "int64" for w in saved(mapper.model)}
+    own = {w.path: w.weight.dtype for w in saved(mapper.model)}
     for path, kind, _ in entries:
-        if (kind == "I64") is not whole[path]:
-            there, own = ("whole", "real") if kind == "I64" else ("real", "whole")
-            raise error("E0532", f"the checkpoint holds {there} numbers for `{path}`, which is of {own} ones")
+        if kind_of(kind) != own[path]:
+            text = f"the checkpoint holds {HOLDS[kind_of(kind)]} for `{path}`, which is of {HOLDS[own[path]]}"
+            raise error("E0532", text)
     with folder, written_beside(output) as beside, beside.open("wb") as file:
         writing = write_raw(file, entries)
         for t in mapper.transfers:

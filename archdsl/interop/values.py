@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from archdsl.diagnostics import error
-from archdsl.weights.safetensors import READABLE, TYPES, encoded
+from archdsl.weights.safetensors import READABLE, TYPES, encoded, kind_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,7 +56,7 @@ def _mapped(
 ) -> Numbers:
     import numpy as np
 
-    if kind == "I64":
+    if kind_of(kind) != "float":
         raise error("E0532", f"`{path}` holds whole numbers, and `{value.name}` is for real ones")
     wide = (bits.astype("<u4") << np.uint32(16)).view("<f4") if kind == "BF16" else bits.view(READABLE[kind])
     with np.errstate(all="ignore"):

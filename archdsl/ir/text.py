@@ -261,8 +261,10 @@ class _BlockPrinter:
                 + (f" with {bound}" if bound else "")
             ]
         if isinstance(node, ParamNode):
-            kind = "param" if node.weight.trained else "buffer"
-            return [f"{self.typed(node.output)} = {kind} {node.name} {init_text(node.weight.init)}"]
+            weight, first = node.weight, init_text(node.weight.init)
+            kind = "param" if weight.trained else "buffer"
+            state = weight.saved and not weight.trained and weight.init.scheme != "given"
+            return [f"{self.typed(node.output)} = {kind} {node.name} {f'saved({first})' if state else first}"]
         if isinstance(node, WeightNode):
             return [f"{self.typed(node.output)} = weight @{node.instance.label or node.instance.name}.{node.weight}"]
         if isinstance(node, CheckNode):

@@ -186,7 +186,7 @@ def make_graphs(
     with timed("weights"):
         if weights is None:
             weights = folder / "model.safetensors"
-            draw(model, seed, options.dtype, weights)
+            draw(model, seed, options.dtype, weights, given=True)
         checkpoint = Checkpoint(weights)
         checkpoint.demand(saved(model))
         every = [*graphs.values(), *(plain.values() if plain is not graphs else ())]

@@ -28,17 +28,20 @@ if TYPE_CHECKING:
 
     from archdsl.ir.graph import Model
 
-TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64"}
+TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "bool": "BOOL"}
 """What the format calls a type."""
 
-BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "U8": 1}
+BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "U8": 1, "BOOL": 1}
 """Bytes a number."""
 
 Progress = Callable[[str, int], None]
 
 
-def draw(model: Model, seed: int, dtype: str, path: Path, progress: Progress | None = None) -> None:
-    """Write every weight and saved buffer of a model, drawn with a seed, to a safetensors file.
+def draw(
+    model: Model, seed: int, dtype: str, path: Path, progress: Progress | None = None, *, given: bool = False
+) -> None:
+    """Write every weight and saved buffer of a model, drawn with a seed, to a safetensors file. A buffer that is
+    `given` holds zeros, or, to try the model with, numbers from 0 to 1.
 
     `dtype` is float32, float16 or bfloat16. `progress` is told each path and how many numbers it holds, once it is
     written. The file appears when it is complete; the memory needed is that of the largest tensor at most. Raises
@@ -50,7 +53,22 @@ def draw(model: Model, seed: int, dtype: str, path: Path, progress: Progress | N
         beside.open("wb") as file,
         ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
-        write_tensors(file, infos, dtype, lambda info: numbers(info, laws, seed, pool), progress)
+
+        def pieces(info: WeightInfo) -> Iterator[NDArray[np.float64]]:
+            if given and info.weight.init.scheme == "given":
+                return _tried(info, seed)
+            return numbers(info, laws, seed, pool)
+
+        write_tensors(file, infos, dtype, pieces, progress)
+
+
+def _tried(info: WeightInfo, seed: int) -> Iterator[NDArray[np.float64]]:
+    """Numbers to try a model with in place of those that come with its weights: real ones between 0 and 1, and of whole
+    ones, which may be indices, 0 and 1."""
+    from archdsl.weights.random_numbers import Stream
+
+    found = Stream(seed, info.path).uniform(info.size)
+    yield found if info.weight.dtype == "float" else (found < 0.5).astype("float64")
 
 
 def write_tensors(
@@ -81,14 +99,15 @@ def saved(model: Model) -> list[WeightInfo]:
 
 
 def arrays(model: Model, seed: int) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Every weight by its path as an array: what `draw` writes, in float64 (or int64)."""
+    """Every weight by its path as an array: what `draw` writes, in float64, int64 or bool."""
     import numpy as np
 
     laws = laws_of(model)
     for info in saved(model):
         pieces = list(numbers(info, laws, seed))
         flat = np.concatenate(pieces) if pieces else np.zeros(0)
-        yield info.path, flat.astype("int64" if info.weight.dtype == "int64" else "float64").reshape(info.shape)
+        kind = "float64" if info.weight.dtype == "float" else info.weight.dtype
+        yield info.path, flat.astype(kind).reshape(info.shape)
 
 
 def write_raw(file: BinaryIO, tensors: list[tuple[str, str, tuple[int, ...]]]) -> Callable[[NDArray[Any]], None]:
@@ -154,6 +173,8 @@ def encoded(numbers: NDArray[Any], dtype: str, path: str = "") -> bytes:
 
     if dtype == "int64":
         return numbers.astype("<i8").tobytes()
+    if dtype == "bool":
+        return numbers.astype("?").tobytes()
     single = numbers.astype("<f4", copy=False)
     if dtype == "float32":
         return single.tobytes()
@@ -229,13 +250,10 @@ class Checkpoint:
         numbers."""
         demand_same(self.path, {i.path: i.shape for i in infos}, {k: e.shape for k, e in self.entries.items()})
         for info in infos:
-            found, whole = self.entries[info.path].dtype, info.weight.dtype == "int64"
-            if (found == "I64") != whole or found not in READABLE:
-                raise error(
-                    "E0503",
-                    f"`{info.path}` in `{self.path}` holds numbers of type {found}",
-                    help="whole numbers are stored as I64" if whole else "F32, F16, BF16 and F64 can be read",
-                )
+            found, own = self.entries[info.path].dtype, info.weight.dtype
+            if kind_of(found) != own:
+                text = f"`{info.path}` in `{self.path}` holds numbers of type {found}"
+                raise error("E0503", text, help=f"{READ_AS[own]} can be read")
 
     def pieces(self, info: WeightInfo) -> Iterator[NDArray[Any]]:
         """The numbers of a weight, in pieces."""
@@ -268,7 +286,18 @@ class Checkpoint:
         return np.frombuffer(data, f"<u{BYTES[entry.dtype]}").reshape(entry.shape)
 
 
-READABLE = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8", "I64": "<i8"}
+READABLE = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8", "I64": "<i8", "BOOL": "?"}
+READ_AS = {
+    "float": "F32, F16, BF16 and F64",
+    "int64": "whole numbers of type I64",
+    "bool": "true and false of type BOOL",
+}
+"""By what a weight holds, the types that it is read from."""
+
+
+def kind_of(kind: str) -> str:
+    """What a tensor of a type of the format holds, as a weight says it: `float`, `int64` or `bool`; "" of any other."""
+    return {"I64": "int64", "BOOL": "bool"}.get(kind, "float" if kind in READABLE else "")
 
 
 def demand_same(path: Path, own: Mapping[str, tuple[int, ...]], theirs: Mapping[str, tuple[int, ...]]) -> None:

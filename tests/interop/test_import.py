@@ -275,7 +275,7 @@ UP = "model.layers.0.mlp.up_proj.weight"
         (
             lambda t: t | {UP: t[UP].long()},
             {},
-            "holds whole numbers for `blocks.0.ffn.up.weight`, which is of real ones",
+            "holds whole numbers for `blocks.0.ffn.up.weight`, which is of real numbers",
         ),
         (None, {"tie_word_embeddings": True}, "differ, and the spec has one tensor for both"),
         (None, {"num_key_value_heads": 4}, "`model.layers.0.self_attn.k_proj.weight` is [24, 48]"),

@@ -108,24 +108,29 @@ def test_a_block_is_not_compared_with_zeros(tmp_path: Path) -> None:
 
 
 class Waiting(nn.Module):
-    """A buffer of zeros that training fills, and that checkpoints hold."""
+    """Buffers of one number that training fills, and that checkpoints hold; and one of booleans."""
 
     def __init__(self) -> None:
         super().__init__()
         self.words = nn.Embedding(40, 16)
         self.head = nn.Linear(16, 40)
         self.register_buffer("shift", torch.zeros(16))
+        self.register_buffer("rates", torch.full((16,), 0.5))
+        self.register_buffer("open", torch.tensor([True, False, False, True, True, False, True, False] * 2))
         self.unused = nn.Linear(3, 3)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.words(tokens) + self.shift)
+        x = self.words(tokens)
+        logits: Tensor = self.head(torch.where(self.open, x, x * self.rates) + self.shift)
         return logits
 
 
 def test_a_buffer_that_a_checkpoint_fills_is_no_constant() -> None:
     module = Waiting().double()
     report = archdsl.lift(module, torch.zeros(2, 5, dtype=torch.int64))
-    assert "buffer shift: [16]" in report.text
+    assert "buffer shift: [16] = saved(zeros)" in report.text
+    assert "buffer rates: [16] = saved(constant(0.5))" in report.text
+    assert ": bool[16] = [1, 0, 0, 1, 1, 0, 1, 0, 1" in report.text
     assert report.verified
     assert "no output depends on unused.bias, unused.weight: the spec is without them" in report.remarks
     assert module.head.weight.dtype == torch.float64

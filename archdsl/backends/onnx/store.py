@@ -58,6 +58,7 @@ NAMES = {
     ir.DataType.FLOAT16: "F16",
     ir.DataType.BFLOAT16: "BF16",
     ir.DataType.INT64: "I64",
+    ir.DataType.BOOL: "BOOL",
     ir.DataType.UINT8: "U8",
 }
 

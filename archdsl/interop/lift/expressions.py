@@ -287,8 +287,8 @@ class Expressions:
         dims = tuple(self.value(sizes) for sizes in zip(*(w.shape for w in values), strict=True))
         try:
             tensor = self.module.get_parameter(values[0].name)
-        except AttributeError:  # a buffer that is kept with the weights; only one that is drawn is, in a spec
-            kind, drawn = "buffer", call("normal", number(0.02))
+        except AttributeError:
+            kind, drawn = "buffer", call("saved", _scheme(self.module.get_buffer(values[0].name)))
         else:
             kind, drawn = "param", _scheme(tensor)
         scheme: Any = Scheme(drawn, span=NOWHERE)
@@ -299,7 +299,8 @@ class Expressions:
         ops = [p for p in unit.peers if isinstance(p, Op)]
         dims = tuple(map(self.size, ops[0].shape))
         values = self.value([op.term.options["values"] for op in ops])
-        return ast.Param("buffer", bound, ast.TensorType(None, dims, span=NOWHERE), values, span=NOWHERE)
+        kind = ops[0].term.options.get("kind")
+        return ast.Param("buffer", bound, ast.TensorType(kind, dims, span=NOWHERE), values, span=NOWHERE)
 
 
 def _scheme(weight: Tensor) -> Any:

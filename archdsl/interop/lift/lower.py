@@ -158,7 +158,9 @@ class Lowering:
             if value.tensor.numel() > MOST_NUMBERS:
                 text = f"`{value.name}` holds {value.tensor.numel():,} numbers that no formula gives"
                 raise error("E0542", text, notes=_where(value))
-            return Term("table", options={"values": value.tensor.tolist()}, shape=value.shape, source=value)
+            true = value.dtype == torch.bool
+            options = {"values": (value.tensor.int() if true else value.tensor).tolist()}
+            return Term("table", options=options | ({"kind": "bool"} if true else {}), shape=value.shape, source=value)
         return self._called(value)
 
     def _called(self, value: Value) -> Term:
