@@ -62,11 +62,14 @@ class Calls(Blocks):
         callee = self._callee(e.function, scope, expect)
         carried: list[Argument] = [] if piped is None else [(None, piped, e.span)]
         if isinstance(callee, FunctionValue):
-            value = self.function(callee.name, e, scope)
+            value, tensors = self.function(callee.name, e, scope)
             if not carried and not as_name:
+                if tensors:
+                    text = f"`offer` gives tensors where the block is applied: `x -> {e.span.text}`"
+                    raise error("E0205", text, tensors[0][2])
                 return value
             # `x -> offer(router, experts: 8)` applies what was offered to.
-            return self._apply_args(value, carried, scope, e.span, as_name)
+            return self._apply_args(value, [*carried, *tensors], scope, e.span, as_name)
         if isinstance(callee, MaskRule | Mask):
             return self.mask(callee, e, scope)
         args = self._arguments(e, callee, scope)

@@ -9,12 +9,12 @@ from typing import Any
 
 from archdsl.diagnostics import Label, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.headers import hypers_of
+from archdsl.frontend.headers import hypers_of, tensor_params
 from archdsl.frontend.names import Names
 from archdsl.frontend.op_call import coerce, name_place, unknown_option
 from archdsl.frontend.scalings import ASCENDING, SCALINGS
 from archdsl.frontend.schemes import SCHEMES, Field
-from archdsl.frontend.scopes import Absent, Argument, Given, MaskRule, SchemeRule, Scope
+from archdsl.frontend.scopes import Absent, Argument, Given, MaskRule, SchemeRule, Scope, is_tensor
 from archdsl.frontend.signatures import TAKEN, demand_kind
 from archdsl.ir import masks
 from archdsl.ir.dims import Num, num
@@ -31,8 +31,14 @@ class Functions(Names):
 
     # --- functions of blocks ------------------------------------------------------------------------------------------
 
-    def function(self, name: str, e: ast.Call, scope: Scope) -> Any:
-        """A call of `shared`, `accepts`, `given`, `option` or `offer`."""
+    def function(self, name: str, e: ast.Call, scope: Scope) -> tuple[Any, list[Argument]]:
+        """A call of `shared`, `accepts`, `given`, `option` or `offer`: its value, and the tensors that were offered."""
+        if name == "offer" and e.args:
+            return self._offer(self.ev(e.args[0].value, scope), e, scope)
+        return self._static(name, e, scope), []
+
+    def _static(self, name: str, e: ast.Call, scope: Scope) -> Any:
+        """A call of another than `offer`."""
         if name == "shared":
             return self._shared(e, scope)
         if not e.args:
@@ -44,9 +50,7 @@ class Functions(Names):
                 text = f'`{name}(block, "name")` takes a block and the name of a hyper-parameter'
                 raise error("E0205", text, e.span)
             return isinstance(block, BlockValue) and key in (block.args if name == "given" else hypers_of(block))
-        if name == "option":
-            return self._option(block, e, scope)
-        return self._offer(block, e, scope)
+        return self._option(block, e, scope)
 
     def _shared(self, e: ast.Call, scope: Scope) -> SharedModule | BlockValue:
         if len(e.args) != 1 or e.args[0].name is not None:
@@ -75,23 +79,33 @@ class Functions(Names):
         value = self.hyper_of(block, key, scope) if key in hypers_of(block) else None
         return self.ev(e.args[2].value, scope) if value is None else value
 
-    def _offer(self, block: Any, e: ast.Call, scope: Scope) -> Any:
-        """The block with those of the offered hyper-parameters set that it has and that have not been set."""
-        if block is None or isinstance(block, SharedModule):
-            return block
-        if not isinstance(block, BlockValue):
+    def _offer(self, block: Any, e: ast.Call, scope: Scope) -> tuple[Any, list[Argument]]:
+        """The block with those of the offered hyper-parameters set that it has and that have not been set, and those of
+        the offered tensors that it takes, by name, beside its first."""
+        if block is None:
+            return block, []
+        if not isinstance(block, BlockValue | SharedModule):
             raise error("E0203", f"`offer` takes a block first, and this is {kind_of(block)}", e.span)
-        declared = hypers_of(block)
+        template = block.template if isinstance(block, SharedModule) else block
+        declared = () if isinstance(block, SharedModule) else hypers_of(block).keys() - template.args.keys()
+        takes = {p.name for p in tensor_params(template.target)[1:]}
         found: dict[str, Given] = {}
+        tensors: list[Argument] = []
         for arg in e.args[1:]:
             if arg.name is None:
                 raise error("E0205", "what is offered is named: `offer(block, mask: m)`", arg.span)
-            if arg.name not in declared or arg.name in block.args:
+            if arg.name not in declared and arg.name not in takes:
                 continue
             value = self.ev(arg.value, scope)
-            if value is not None and not isinstance(value, Absent):
+            if value is None or isinstance(value, Absent):
+                continue
+            if is_tensor(value) and arg.name in takes:
+                tensors.append((arg.name, value, arg.value.span))
+            elif arg.name in declared:
                 found[arg.name] = (value, arg.value.span)
-        return self.with_options(block, found, (), e.span, scope.frame)
+        if isinstance(block, BlockValue):
+            block = self.with_options(block, found, (), e.span, scope.frame)
+        return block, tensors
 
     # --- masks --------------------------------------------------------------------------------------------------------
 

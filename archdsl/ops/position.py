@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
 from archdsl.frozen import Frozen
-from archdsl.ir.dims import Num, Shape, binary, num, sub
+from archdsl.ir.dims import Num, Shape, binary, function, num, sub
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.masks import Mask
@@ -51,8 +52,12 @@ def arguments(position: Any) -> dict[str, Any]:
 class Factor(Frozen):
     """What scores are multiplied with: the number, and how PyTorch writes it."""
 
-    value: float
+    number: Num
     torch: Callable[[TorchScope], Tree]
+
+    @property
+    def value(self) -> float:
+        return float(self.number)
 
     def __str__(self) -> str:
         return f"{self.value:g}"
@@ -77,16 +82,16 @@ def _sharpening(scaling: Scheme, call: Application) -> Factor | None:
     """What a scaling multiplies the scores with, or None."""
     numbers = scaling.numbers
     if scaling.name == "yarn" and call.holds("!=", numbers["mscale"], 0) and call.holds(">", numbers["factor"], 1):
-        value = (0.1 * float(numbers["mscale"]) * math.log(float(numbers["factor"])) + 1) ** 2
+        grown = binary("*", binary("*", num(Fraction(1, 10)), numbers["mscale"]), function("log", (numbers["factor"],)))
         return Factor(
-            value,
+            binary("**", binary("+", grown, num(1)), num(2)),
             lambda e: e.py("(0.1 * {mscale} * math.log({factor}) + 1) ** 2", **numbers),
         )
     if scaling.name == "longrope" and "factor" in numbers and call.holds(">", numbers["factor"], 1):
         call.holds(">", numbers["original"], 1, "`longrope` stretches a context of more than one position")
-        value = 1 + math.log(float(numbers["factor"])) / math.log(float(numbers["original"]))
+        ratio = binary("/", function("log", (numbers["factor"],)), function("log", (numbers["original"],)))
         return Factor(
-            value,
+            binary("+", num(1), ratio),
             lambda e: e.py("1 + math.log({factor}) / math.log({original})", **numbers),
         )
     return None

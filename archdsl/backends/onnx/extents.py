@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from archdsl.backends.onnx.positions import PositionsWriter
+from archdsl.backends.onnx.positions import PositionsWriter, RowsUnsupportedError
 from archdsl.backends.onnx.scope import OnnxNodeScope
 from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.diagnostics import error
@@ -24,10 +24,6 @@ from archdsl.ir.graph import Model, Value
 from archdsl.ir.op import At
 from archdsl.passes.decode import ALL, FIXED, NEW, DecodePlan, Form, has
 from archdsl.passes.flatten import FlatOp, FlatParam
-
-
-class RowsUnsupportedError(Exception):
-    """An op cannot take positions that differ by row."""
 
 
 class FormsWriter(PositionsWriter):
@@ -124,6 +120,8 @@ class FormsWriter(PositionsWriter):
 
     def newest(self, flat: FlatOp, i: int) -> ir.Value:
         given, plan = flat.tensor(i), self.plan
+        if self.of_all_queries:
+            return self.operand(flat, i)
         if given in plan.positional and not self.table:
             form = tuple(NEW if has(d, plan.time) else FIXED for d in given.shape)
             x = self.position(given, form)

@@ -12,7 +12,12 @@ from archdsl.backends.onnx.write import GraphWriter, symbol_name
 from archdsl.diagnostics import error
 from archdsl.ir.dims import Num, Poly, Shape, symbol
 from archdsl.ir.graph import Model
-from archdsl.passes.decode import NEW, CacheSpec, DecodePlan, Form, has, is_time
+from archdsl.passes.decode import ALL, NEW, CacheSpec, DecodePlan, Form, has, is_time
+
+
+class RowsUnsupportedError(Exception):
+    """An op cannot take positions that differ by row."""
+
 
 NOWHERE = 2**30
 """The place of a padding key: later than that of any query."""
@@ -207,6 +212,9 @@ class PositionsWriter(GraphWriter):
             raise error("E0504", f"a decode step has no pairs of {queries} queries and {keys} keys")
         self.asked_positions = True
         self.asked_pairs = True
+        if self.of_all_queries:
+            position = self.counted(new=False)
+            return add("Unsqueeze", [position, [-1]]), add("Unsqueeze", [position, [0]])
         if self.by_row:
             key = self.once("key pairs", lambda: add("Unsqueeze", [self.key_positions(), [1, 2]]))
             query = self.once("query pairs", lambda: add("Unsqueeze", [self.pasts["position_ids"], [1, 3]]))
@@ -216,6 +224,15 @@ class PositionsWriter(GraphWriter):
             self.once("query pairs", lambda: add("Unsqueeze", [self.counted(new=True), [-1]])),
             self.once("key pairs", lambda: add("Unsqueeze", [self.counted(new=False), [0]])),
         )
+
+    @property
+    def of_all_queries(self) -> bool:
+        """Whether the result that is being written has all positions along its axis of queries and along that of keys.
+        Raises RowsUnsupportedError where rows are padded: padding would be among the queries."""
+        found = self.form[-2:] == (ALL, ALL)
+        if found and self.by_row:
+            raise RowsUnsupportedError("mask")
+        return found
 
     def at_start(self) -> ir.Value:
         """Whether there are no positions before the new ones."""

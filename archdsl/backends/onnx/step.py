@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from archdsl.backends.onnx.extents import FormsWriter, RowsUnsupportedError
-from archdsl.backends.onnx.positions import size_of
+from archdsl.backends.onnx.extents import FormsWriter
+from archdsl.backends.onnx.positions import RowsUnsupportedError, size_of
 from archdsl.backends.onnx.scope import OnnxNodeScope, scan
 from archdsl.backends.onnx.targets import GraphOptions, target_for
 from archdsl.backends.onnx.write import GraphWriter, Written, written_by

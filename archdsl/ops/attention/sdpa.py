@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from archdsl.ir.cost import Amount, Cost, Pairs, contracted, times
-from archdsl.ir.dims import Num, Shape, shape_text, sub
-from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.dims import Num, Shape, binary, function, num, shape_text, sub
+from archdsl.ir.graph import Input, OpNode, Value
 from archdsl.ir.masks import Mask, ahead, behind, breadth, normal
 from archdsl.ir.op import (
     EVERYWHERE,
@@ -27,6 +27,7 @@ from archdsl.ir.op import (
     shown,
     up_to,
 )
+from archdsl.ir.ranges import whole_size
 from archdsl.ir.static import SharedModule
 from archdsl.ops._common import equals, tensor_inputs
 from archdsl.ops.attention.mask import mask_tensor, tensor_leaves
@@ -47,6 +48,71 @@ def scores_pairs(target: Any) -> bool:
     """Whether a block of the user's takes queries and keys and so may add to the scores."""
     node = getattr(target, "node", None)
     return node is not None and node.header.tensors is not None and len(node.header.tensors) == 2
+
+
+def positioned(call: Application, q: Value, k: Value, bias: Input, mask: Mask) -> tuple[Value, Value, Input]:
+    """Queries, keys and the bias of the scores as the option `position` makes them. Raises E0204 for a position that
+    does not act in attention."""
+    position = call.options["position"]
+    if position is None:
+        return q, k, bias
+    target = (position.template if isinstance(position, SharedModule) else position).target
+    if isinstance(target, Position):
+        q, k, extra = target.attend(call, position, q, k, mask, call.options["rotated"])
+    elif not scores_pairs(target):
+        raise call.error(
+            "E0204",
+            f"`{target.name}` does not act inside attention",
+            option="position",
+            help="a position that is added to the embedding belongs to the model's `position` slot",
+        )
+    else:
+        # A block of the user's: scores from queries and keys.
+        extra = call.apply_block(position, (q, k), "position")[0]
+    if extra is not None:
+        bias = extra if bias is None else call.apply("plus", bias, extra)
+    return q, k, bias
+
+
+class AttentionScores(Primitive):
+    """The scores of attention that is written out: `q k^T * scale`, capped, and what a position and a bias add.
+
+    Its arguments are those of `sdpa`, whose mask hides none of them yet; `attend` makes attention of them."""
+
+    signature = (
+        "attention_scores(mask: mask = full, position: position = none, scale: nonzero = none, "
+        "softcap: positive = none, rotated: bool = false)"
+        "(q: float[..., time, head_dim], k: float[..., source, head_dim], bias: float[...] = none) "
+        "-> [..., time, source]"
+    )
+    one_type = ("q", "k")
+    examples = shown(
+        "attention_scores(q, k)  # q: [2, 4, 5, 8], k: [2, 4, 7, 8]",
+        "attention_scores(q, k, s, scale: 0.5, softcap: 20)  # q: [2, 4, 5, 8], k: [2, 2, 7, 8], s: [5, 7]",
+        "attention_scores(q, k, position: rope)  # q: [2, 4, 5, 8], k: [2, 4, 5, 8]",
+        "attention_scores(q, k, mask: causal, position: alibi)  # q: [2, 4, 5, 8], k: [2, 4, 5, 8]",
+    )
+
+    def build(self, call: Application) -> Sequence[Value]:
+        given, scale, softcap = call.inputs[2], call.options["scale"], call.options["softcap"]
+        q, k, bias = positioned(call, call.tensor(0), call.tensor(1), given, normal(call.options["mask"]))
+        if q.rank >= 4:
+            call.condition("%", q.shape[-3], k.shape[-3], "the heads of keys divide those of queries")
+            times = whole_size(binary("/", q.shape[-3], k.shape[-3]), "size", "the share of a head of keys", call.span)
+            k = call.apply("repeat", k, times=times, axis=num(q.rank - 3))
+        factor = attention_scale(call.options["position"], call)
+        q = (
+            call.apply("divide", q, function("sqrt", (q.shape[-1],)))
+            if scale is None
+            else call.apply("times", q, scale)
+        )
+        q = q if factor is None else call.apply("times", q, factor.number)
+        scores = call.apply("matmul", q, call.apply("transpose", k, a=num(k.rank - 2), b=num(k.rank - 1)))
+        if softcap is not None:
+            scores = call.apply("times", call.apply("tanh", call.apply("divide", scores, softcap)), softcap)
+        if isinstance(bias, Value):
+            scores = call.apply("plus", scores, call.apply("cast", bias, dtype=q.dtype))
+        return (scores,)
 
 
 class SDPA(Primitive):
@@ -109,24 +175,8 @@ class SDPA(Primitive):
         q, k, v = (call.tensor(i) for i in range(3))
         bias, sink = call.inputs[3], call.inputs[4]
         options: dict[str, Any] = dict(call.options)
-        position = options["position"]
         mask = normal(options["mask"])
-        if position is not None:
-            target = (position.template if isinstance(position, SharedModule) else position).target
-            if isinstance(target, Position):
-                q, k, extra = target.attend(call, position, q, k, mask, options["rotated"])
-            elif not scores_pairs(target):
-                raise call.error(
-                    "E0204",
-                    f"`{target.name}` does not act inside attention",
-                    option="position",
-                    help="a position that is added to the embedding belongs to the model's `position` slot",
-                )
-            else:
-                # A block of the user's: scores from queries and keys.
-                extra = call.apply_block(position, (q, k), "position")[0]
-            if extra is not None:
-                bias = extra if bias is None else call.apply("plus", bias, extra)
+        q, k, bias = positioned(call, q, k, bias, mask)
         written_out = sink is not None or options["softcap"] is not None  # with scores in float32
         if isinstance(bias, Value) and bias.dtype not in (q.dtype, *(("float32",) if written_out else ())):
             # Kernels of CUDA take a bias as the queries alone.
@@ -139,7 +189,7 @@ class SDPA(Primitive):
         if bias is not None and tensor is not None:
             assert isinstance(bias, Value)
             bias, tensor = call.apply("masked_bias", bias, tensor, called="bias"), None
-        call.options.update(mask=mask, position=None, factor=attention_scale(position, call))  # type: ignore[attr-defined]
+        call.options.update(mask=mask, position=None, factor=attention_scale(options["position"], call))  # type: ignore[attr-defined]
         return call.node(inputs=(q, k, v, tensor, bias, sink))
 
     def _mask(
