@@ -13,7 +13,7 @@ from archdsl.ops import registry
 
 TOLERANCE = 2e-5
 
-REPLACED = {"draw", "identity", "rope", "rotate"}
+REPLACED = {"attention_scores", "draw", "identity", "rope", "rotate"}
 """Never a node of a graph that is run: others stand in its place."""
 
 
