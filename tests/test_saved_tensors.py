@@ -67,6 +67,7 @@ CASES = {
     "mla": on(
         "mla(heads: 128, kv_rank: 512, nope_dim: 128, rope_dim: 64, v_dim: 128, q_rank: 1536, mask: causal)", 7168
     ),
+    "attend": on("mha(heads: 32, mask: causal, position: rope, scores: tanh, weights: identity)"),
     "mlp": on("mlp(hidden: 16_384)"),
     "glu_mlp": on("glu_mlp(hidden: 14_336)"),
     "swiglu": on("swiglu(hidden: 14_336)"),
@@ -133,6 +134,7 @@ LARGER = {
     ("conv_subsampling", "conv_subsampling"): (128, "80 numbers a frame become 512 channels of 40 numbers"),
     ("alibi", "mha"): (32, "PyTorch's fused kernels keep the bias that they add to the scores of 32 heads"),
     ("relative_bias", "mha"): (32, "the same, and its gradient goes to the table"),
+    ("attend", "mha"): (32, "a block between the steps of attention is given the scores of 32 heads"),
     ("softcap", "mha"): (32, "no fused kernel bends scores: those of 32 heads are kept"),
     ("hf/mamba2", "mamba2_mixer"): (4.54, "`in_proj`"),
     ("hf/nemotron_h", "mamba2_mixer"): (4.54, "`in_proj`"),
