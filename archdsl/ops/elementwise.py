@@ -643,10 +643,10 @@ class Clamp(Arithmetic):
 class Where(Elementwise):
     """`a` where the condition is true, else `b`, element by element; axes from the right are equal or 1.
 
-    The condition may be a mask, which stands for the last two axes of `a` and `b`, queries and keys."""
+    Two numbers make whole numbers, or, where one is a fraction or infinite, real ones of the model's own type. The
+    condition may be a mask, which stands for the last two axes of `a` and `b`, queries and keys."""
 
     passes = 0
-    expression = "torch.where({0}, {1}, {2})"
     signature = "where()(c: bool[...], a: [...], b: [...]) -> [...]"
     chosen = (1, 2)
     takes_masks = (0,)
@@ -673,8 +673,14 @@ class Where(Elementwise):
         choices = call.inputs[1:]
         if all(isinstance(v, Num) for v in choices):
             whole = [call.is_whole(v) for v in choices if isinstance(v, Num)]
-            return ("int" if all(whole) else "float32",)
+            return ("int" if all(whole) else "float",)
         return (arithmetic_type(choices, call),)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        made = "torch.where({0}, {1}, {2})"
+        if node.outputs[0].dtype == "float" and all(isinstance(v, Num) for v in node.inputs[1:]):
+            return e.py(f"{made}.to({{dtype}})", dtype=e.dtype())
+        return e.py(made)
 
     def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
         condition, a, b = known

@@ -231,6 +231,32 @@ def test_a_tensor_without_axes_takes_on_the_type_of_its_partner(own: str) -> Non
     assert wrong == {}
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x * where(x > 0, 0.5, 0)",
+        "softmax(x + where(x > 1.9, -inf, 0))",
+        "where(x > 0, 1, 0.5)",
+        "where(x > 0, 0.1, 1 / 3) + where(x > 0.5, 2, 3)",
+        "scan_ * 2",
+    ],
+)
+def test_a_choice_of_two_numbers_is_of_the_models_own_type(text: str, dtype: str) -> None:
+    """In both back ends, so that what follows is; a fraction makes no float32 of it."""
+    steps = "scan_ = scan h: [2, 2] = 0 for t in x { h = h + where(t > 0, 0.5, -0.5)  emit h }\n"
+    spec = f"model m(x: [2, 5, 2]) {{ {steps if 'scan_' in text else ''} return {text} }}"
+    model = archdsl.load(text=spec)
+    assert [v.dtype for _, v in model.outputs] == ["float"]
+    kind = getattr(torch, dtype)
+    module = made(model).to(kind)
+    x = torch.linspace(-2, 2, 20).reshape(2, 5, 2)
+    found = module(x.to(kind))
+    assert found.dtype == kind
+    torch.testing.assert_close(found.float(), made(model)(x), rtol=2e-2, atol=2e-2)
+    assert types_of(onnx_bytes(model, made(model), dtype=dtype)) == [kind]
+
+
 # --- declared blocks ------------------------------------------------------------------------------------------------
 
 

@@ -321,6 +321,8 @@ class _Scope:
         self.node, self.made, self.place = node, made, device
 
     def py(self, template: str, /, **holes: Any) -> Tree:
+        if holes.get("dtype") is OMITTED:  # it is copied into what has the type
+            template = template.removesuffix(".to({dtype})")
         return py(template, self._hole, **holes)
 
     def _hole(self, name: str) -> Any:

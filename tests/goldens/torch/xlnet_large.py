@@ -98,16 +98,15 @@ class TwoStreamAttention(nn.Module):
         v = self.v(h).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)
         before = order.unsqueeze(1) < order.unsqueeze(2)
         up_to = order.unsqueeze(1) <= order.unsqueeze(2)
-        h_2 = self.segment(q, apart) + torch.where(up_to.unsqueeze(1), 0, -1e30)
+        h_2 = self.segment(q, apart) + torch.where(up_to.unsqueeze(1), 0, -1e30).to(h.dtype)
         q, distance = self.position(q, time)
-        h_2 = F.scaled_dot_product_attention(q, k, v, attn_mask=(h_2 + distance).to(h.dtype))
-        y = self.out(h_2.transpose(1, 2).flatten(2))
+        h_2 = F.scaled_dot_product_attention(q, k, v, attn_mask=h_2 + distance).transpose(1, 2).flatten(2)
+        y = self.out(h_2)
         h_2 = torch.einsum("bpt,bpd->btd", targets, self.query(g))
         q = h_2.unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)  # [batch, heads, time, width / heads]
-        h_2 = self.segment(q, apart) + torch.where(before.unsqueeze(1), 0, -1e30)
+        h = self.segment(q, apart) + torch.where(before.unsqueeze(1), 0, -1e30).to(h.dtype)
         q, distance = self.position(q, time)
-        h = F.scaled_dot_product_attention(q, k, v, attn_mask=(h_2 + distance).to(h.dtype))
-        z = h.transpose(1, 2).flatten(2)  # [batch, time, width]
+        z = F.scaled_dot_product_attention(q, k, v, attn_mask=h + distance).transpose(1, 2).flatten(2)
         return y, self.out(torch.einsum("bpt,btd->bpd", targets, z))
 
 
