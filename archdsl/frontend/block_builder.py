@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from archdsl.diagnostics import error
+from archdsl.diagnostics import Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.first_values import TURN, Rule, drawn, renamed
 from archdsl.ir import dims
@@ -30,6 +30,7 @@ from archdsl.ir.graph import (
 from archdsl.ir.paths import safe_name
 from archdsl.ir.ranges import TESTS
 from archdsl.ir.static import SharedModule
+from archdsl.ir.walk import every_node, typed_at
 from archdsl.ir.wording import format_number, origins
 
 if TYPE_CHECKING:
@@ -113,6 +114,8 @@ class BlockBuilder(Decisions):
         self.known: dict[str, Num] = {}
         """Hyper-parameters that are numbers."""
         self.instances: list[SharedModule] = []
+        self.taken: dict[Value, Value | None] = {}
+        """What the inputs of loops are taken from."""
         self.init: tuple[Rule, ...] = ()
         """Who says how weights are drawn, the blocks around first: the last one that reaches a weight decides."""
         self.copies: Num | None = None
@@ -137,6 +140,12 @@ class BlockBuilder(Decisions):
         for value in node_outputs(node):
             self.own(value)
         return node
+
+    def typed(self, value: Value, at: Span) -> list[Label]:
+        """Where a tensor of real numbers came to its type, if that is not the place of the error itself."""
+        nodes = every_node(Graph((), tuple(n for level in self.levels for n in level), ()))
+        span = typed_at(nodes, value, self.taken) if value.is_float else None
+        return [Label(span, f"{value.dtype} from here on")] if span is not None and span != at else []
 
     @contextmanager
     def level(self) -> Iterator[list[Node]]:

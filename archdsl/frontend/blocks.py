@@ -24,6 +24,7 @@ from archdsl.ir.dims import Expr, Num, Poly, Var, literal, shape_text, symbol
 from archdsl.ir.graph import Block, CallNode, CheckNode, OpNode, Value
 from archdsl.ir.op import Primitive, same
 from archdsl.ir.static import BlockValue, SharedModule, abstract, free_name
+from archdsl.ir.walk import every_node, typed_at
 from archdsl.ir.wording import listed
 from archdsl.syntax import ast
 from archdsl.syntax.limits import MAX_BLOCK_DEPTH
@@ -275,7 +276,11 @@ class Blocks(Functions):
         kind = call.outputs[0].dtype
         if kind != "float":
             text = f"an expert gives back real numbers of the model's own type, and `{block.name}` gives {kind}"
-            raise error("E0304", text, site.span, help="bring them back at its end: `cast(float)`")
+            made = typed_at(
+                every_node(call.block.graph), next(v for v in call.block.graph.outputs if v is not None), {}
+            )
+            labels = [Label(made, f"{kind} from here on")] if made is not None else []
+            raise error("E0304", text, site.span, labels=labels, help="bring them back at its end: `cast(float)`")
         _check_expert(call.block, site.span)
         return call
 

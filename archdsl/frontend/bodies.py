@@ -69,7 +69,7 @@ class Bodies(Statements):
         for result, value in zip(results, values, strict=True):
             what = f"the result `{result.name}` of `{node.name}`" if result.name else f"the result of `{node.name}`"
             where = value.span if value.span and not value.span.source.library else result.span
-            demand_written(what, result.type, value, where)
+            demand_written(what, result.type, value, where, scope.frame)
             shape = self.same_dims(result.type, value, scope, what, where, bind=True)
             if not same_shape(shape, value.shape):
                 # `time / 4` is what the result promises; the condition that makes it so has been noted.

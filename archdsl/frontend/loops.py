@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from archdsl.diagnostics import error
-from archdsl.frontend.block_builder import Iteration
+from archdsl.frontend.block_builder import BlockBuilder, Iteration
 from archdsl.frontend.expressions import Expressions
 from archdsl.frontend.headers import stored_kind
 from archdsl.frontend.lists import repetitions, value_key
@@ -66,6 +66,7 @@ class Loops(Expressions):
                 continue
             if iterations:
                 state = self._left(carried, bodies[iterations[-1]][0])
+                scope.frame.taken.update(zip(state, bodies[iterations[-1]][0].outputs, strict=False))
             shapes = tuple((tuple(d.value for d in v.shape), v.dtype) for v in state)
             key = (keys[id(item)], shapes)
             if key not in memo:
@@ -180,6 +181,7 @@ class Loops(Expressions):
         emits: list[Value] = []
         with frame.level() as nodes:
             inputs = [frame.own(Value(v.shape, v.dtype, n, v.span, True)) for n, v in zip(carried, state, strict=True)]
+            frame.taken.update(zip(inputs, state, strict=True))
             inner.vars.update(zip(carried, inputs, strict=True))
             if item is not None:
                 inner.vars[s.name] = item.labelled(s.name) if isinstance(item, BlockValue) else item
@@ -212,7 +214,7 @@ class Loops(Expressions):
         types: list[tuple[Shape, str]] = []
         for c in s.carries:
             start = as_operand(self.ev(c.start, scope))
-            kind = self._carry_kind(c, start)
+            kind = self._carry_kind(c, start, frame)
             shape = self._carry_shape(c, start, scope, sequences[0])
             starts.append(start)
             types.append((shape, kind))
@@ -225,6 +227,7 @@ class Loops(Expressions):
                 frame.own(Value((v.shape[0], *v.shape[2:]), v.dtype, n, s.span, True))
                 for n, v in zip(s.names, sequences, strict=True)
             ]
+            frame.taken.update(zip(slices, sequences, strict=True))
             inner.vars.update({c.name: v for c, v in zip(s.carries, carries, strict=True)})
             inner.vars.update(dict(zip(s.names, slices, strict=True)))
             scope.body.emits.append(emits)
@@ -262,11 +265,11 @@ class Loops(Expressions):
                 raise error("E0301", text, e.span)
         return sequences
 
-    def _carry_kind(self, c: ast.Carry, start: Any) -> str:
+    def _carry_kind(self, c: ast.Carry, start: Any, frame: BlockBuilder) -> str:
         """The type of a carried tensor: the one it is declared with, else that of its start, else the model's own."""
         kind = stored_kind(c.type)
         if isinstance(start, Value):
-            demand_written(f"`{c.name}`", c.type, start, c.start.span)
+            demand_written(f"`{c.name}`", c.type, start, c.start.span, frame)
             return kind if kind in (*INTEGERS, *BOOLEANS) else start.dtype
         if isinstance(start, Num) and kind in BOOLEANS and start.value not in (0, 1):
             raise error("E0203", f"`{c.name}` holds true and false, and starts as {start}", c.start.span)
@@ -304,7 +307,7 @@ class Loops(Expressions):
         if promoted([end]) != own:
             text = f"`{carry.name}` is carried as {kind}, and a step makes it {end.dtype}"
             help_ = f"bring it back, `cast({own})`, or declare `{carry.name}: {promoted([end])}[…]`"
-            raise error("E0304", text, carry.span, help=help_)
+            raise error("E0304", text, carry.span, labels=scope.frame.typed(end, carry.span), help=help_)
         return end
 
 

@@ -103,15 +103,15 @@ class Signature(Frozen):
 
     # --- what tensors hold --------------------------------------------------------------------------------------------
 
-    def demand_kind(self, param: ast.TensorParam, value: Value | Num, span: Span | None) -> None:
+    def demand_kind(self, param: ast.TensorParam, value: Value | Num, span: Span | None, frame: BlockBuilder) -> None:
         """Raises E0304 where a tensor holds something else than the signature says, or where a number stands for what
         is none."""
         which = f" as `{param.name}`" if len(self.params) > 1 else ""
         kind = tensor_kind(param.type)
         takes = f"`{self.name}` takes {TAKEN.get(kind or '')}{which}"
-        demand_kind(kind, value, takes, self.span, self._label(value, span))
+        demand_kind(kind, value, takes, self.span, self._label(value, span), frame)
 
-    def demand_one_type(self, inputs: Sequence[tuple[ast.TensorParam, Any, Span | None]]) -> None:
+    def demand_one_type(self, inputs: Sequence[tuple[ast.TensorParam, Any, Span | None]], frame: BlockBuilder) -> None:
         """Raises E0304 where tensors that PyTorch does not bring together are of different types."""
         alike = [(v, span) for p, v, span in inputs if p.name in self.one_type and isinstance(v, Value)]
         for value, span in alike[1:]:
@@ -122,7 +122,7 @@ class Signature(Frozen):
                     f"`{self.name}` takes {'tensors' if len(self.params) == 1 else listed(self.one_type)} of one type, "
                     f"but {format_name(first)} is {first.dtype} and {format_name(value)} is {value.dtype}",
                     self.span,
-                    labels=self._label(value, span),
+                    labels=self._label(value, span) + frame.typed(value, self.span) + frame.typed(first, self.span),
                     help=f"bring them together first: `cast({promoted([first, value])})`",
                 )
 
@@ -153,8 +153,16 @@ class Signature(Frozen):
         return [Label(value.span, "it was made here")] if value.span and value.span != self.span else []
 
 
-def demand_kind(kind: str | None, value: Value | Num, takes: str, span: Span, labels: Sequence[Label] = ()) -> None:
-    """Raises E0304 where a tensor is not of a written type; `takes` says who wrote it."""
+def demand_kind(
+    kind: str | None,
+    value: Value | Num,
+    takes: str,
+    span: Span,
+    labels: Sequence[Label] = (),
+    frame: BlockBuilder | None = None,
+) -> None:
+    """Raises E0304 where a tensor is not of a written type; `takes` says who wrote it. The `frame` knows where the
+    tensor came to its type."""
     if kind is None:
         return
     if isinstance(value, Num):
@@ -163,13 +171,17 @@ def demand_kind(kind: str | None, value: Value | Num, takes: str, span: Span, la
             raise error("E0304", f"{takes}, but a number was given", span, help=help_)
     elif value.dtype not in FITS[kind]:
         text = f"{takes}, but {format_name(value)} holds {holds(value, exact=kind in FLOATS)}"
+        if frame is not None and kind in FLOATS:
+            labels = [*labels, *frame.typed(value, span)]
         raise error("E0304", text, span, labels=labels, help=_cure(kind, value))
 
 
-def demand_written(what: str, type_: ast.TensorType, value: Value, span: Span) -> None:
+def demand_written(
+    what: str, type_: ast.TensorType, value: Value, span: Span, frame: BlockBuilder | None = None
+) -> None:
     """Raises E0304 where a tensor is not of the type that a statement or a result gives it."""
     kind = tensor_kind(type_)
-    demand_kind(kind, value, f"{what} is declared as {kind}[…], {TAKEN.get(kind or '')}", span)
+    demand_kind(kind, value, f"{what} is declared as {kind}[…], {TAKEN.get(kind or '')}", span, (), frame)
 
 
 def _cure(kind: str, value: Value) -> str:
@@ -212,11 +224,11 @@ class Signatures(Hypers):
         scope.vars.update(numbers)
         shaped = []
         for param, value, where in given:
-            signature.demand_kind(param, value, where)
+            signature.demand_kind(param, value, where, frame)
             if isinstance(value, Value) and not _any_shape(param.type):
                 _bind_axes(signature, param, value, scope, where, None, {})
                 shaped.append((param, value))
-        signature.demand_one_type(given)
+        signature.demand_one_type(given, frame)
         for param, value in shaped:
             self._same_axes(signature, param, value, scope)
         return {k: v for k, v in scope.vars.items() if k not in numbers}
@@ -232,7 +244,7 @@ class Signatures(Hypers):
         sizes: dict[str, Num | None] = dict.fromkeys(hypers_of(call.template))
         for param, value, where in signature.pairs(call.tensors, call.named):
             if isinstance(value, Value):
-                signature.demand_kind(param, value, where)
+                signature.demand_kind(param, value, where, call.scope.frame)
                 given[param.name] = _bind_axes(signature, param, value, scope, where, bind, sizes)
             elif value is None and isinstance(param.default, ast.Name) and param.default.id in given:
                 # `memory = x`: one tensor under two names, which is the block's own already.

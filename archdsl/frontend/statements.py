@@ -173,7 +173,7 @@ class Statements(Loops):
                     object.__setattr__(v, "name", name)
         if isinstance(value, Value):
             if type_ is not None:
-                demand_written(f"`{name}`", type_, value, span)
+                demand_written(f"`{name}`", type_, value, span, scope.frame)
                 shape = self.same_dims(type_, value, scope, f"`{name}`", span, bind=True)
                 if not value.name:
                     # No one has read the value yet: it takes on the sizes as the annotation spells them.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeGuard
 
+from archdsl.diagnostics.source import Span
 from archdsl.ir.graph import (
     Block,
     CallNode,
     Graph,
+    Input,
     LoopNode,
     Node,
     OpNode,
@@ -86,6 +88,28 @@ def above(graph: Graph, value: Value) -> set[Value]:
         found |= new
         todo += new
     return found
+
+
+def typed_at(nodes: Iterable[Node], value: Value, taken: Mapping[Value, Value | None]) -> Span | None:
+    """Return where a tensor came to its type: what made it, or the first of what it is computed from that has the
+    type. None where it came with it. `taken` says what inputs of loops are taken from."""
+    makers = {v: node for node in nodes for v in node_outputs(node)}
+    todo, seen = [value], {value}
+    while todo:
+        value = todo.pop()
+        node = makers.get(value)
+        if isinstance(node, OpNode):
+            before: Sequence[Input] = node.inputs
+        elif isinstance(node, LoopNode) and value in node.outputs:
+            before = node.bodies[node.iterations[-1]].outputs[node.outputs.index(value) :][:1]
+        else:
+            before = (taken[value],) if value in taken else ()
+        same = [v for v in before if isinstance(v, Value) and v.dtype == value.dtype]
+        if not same and node is not None:
+            return node.span
+        todo += [v for v in reversed(same) if v not in seen]
+        seen |= {*same}
+    return None
 
 
 # --- what has weights -------------------------------------------------------------------------------------------------

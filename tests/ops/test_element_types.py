@@ -294,6 +294,41 @@ def test_a_block_with_the_signature_of_a_primitive_refuses_what_it_refuses(name:
             assert "of one type" in by_op.message, "a block takes what the primitive refuses"
 
 
+@pytest.mark.parametrize(
+    ("statements", "origin"),
+    [
+        ("y = x -> cast(float32) -> own", "cast(float32)"),
+        ("h = cast(float32)(x)\n g = h * 2\n y = exp(x + g) -> own", "cast(float32)(x)"),
+        ("w = indices(2) -> cast(float32)\n y = (x * w) -> own", "cast(float32)"),
+        ("w = indices(2) / 2\n for i in 3 { x = x * w }\n y = x -> own", "indices(2) / 2"),
+        ("h = cast(float32)(x)\n y = x\n for i in 3 { y = (h + i) -> own }", "cast(float32)(x)"),
+        ("h = cast(float32)(x)\n y = scan s: bfloat16[2, 2] = 0 for t in h { s = s + t\n emit s }", "cast(float32)(x)"),
+        ("h = x -> cast(float32)\n y = h * x : bfloat16[2, 5, 2]", "cast(float32)"),
+        ("h = x -> cast(float32)\n y = scan s: bfloat16[2, 2] = h[:, 0] for t in x { emit s }", "cast(float32)"),
+        ("h = concat(x, x -> cast(float32))\n y = h -> own", "cast(float32)"),
+        ("buffer w: float32[2] = 1\n y = (x * w) -> own", "buffer w: float32[2] = 1"),
+        ("y = (x -> wide) -> own", "wide"),
+        ("y = x -> cast(bfloat16) -> wide_in", ""),
+    ],
+)
+def test_an_error_of_types_says_where_the_type_came_from(statements: str, origin: str) -> None:
+    spec = f"""
+block own(x: bfloat16[..., width]) -> [..., width] {{ return x }}
+block wide(x: [..., width]) -> [..., width] {{ return x -> cast(float32) }}
+block wide_in(x: float32[..., width]) -> [..., width] {{ return x }}
+model m(x: bfloat16[2, 5, 2]) {{
+  {statements}
+  return y
+}}
+"""
+    with pytest.raises(ArchError) as caught:
+        archdsl.load(text=spec)
+    found = caught.value.diagnostics[0]
+    assert found.code == "E0304"
+    labels = [label.span.text for label in found.labels if "from here on" in label.text]
+    assert labels == ([origin] if origin else [])
+
+
 # --- whatever else is declared with a type ----------------------------------------------------------------------------
 
 SIGNATURES = (
