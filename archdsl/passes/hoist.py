@@ -3,11 +3,12 @@ it depends on; and before a scan what no step of it changes, a block of which a 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any
 
+from archdsl.diagnostics.source import Span
 from archdsl.ir.closure import contexts_read, instantiated_names
 from archdsl.ir.decisions import Decisions
 from archdsl.ir.dims import Expr, Num, free_names
@@ -30,6 +31,7 @@ from archdsl.ir.graph import (
     captured,
     node_outputs,
     reads,
+    subgraphs,
 )
 from archdsl.ir.static import SharedModule, instantiate, numbers_of, static_key
 from archdsl.ir.wording import MERGED
@@ -37,15 +39,18 @@ from archdsl.ir.wording import MERGED
 
 def hoisted(model: Model) -> Model:
     """The model with each op that depends only on sizes, positions, shared weights and tensors of blocks around moved
-    to the nearest block that has them, once for all that read it. Blocks read what was moved by contexts."""
-    return replace(model, block=_Blocks().hoisted(model.block, root=True).block)
+    to the nearest block that has them, once for all that read it. Blocks read what was moved by contexts.
+
+    What equations make of positions moves where it would be computed more than once."""
+    return replace(model, block=_Blocks(model.block).hoisted(model.block, root=True).block)
 
 
 class _Blocks:
     """The blocks of a model, each rewritten once."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Block) -> None:
         self.done: dict[Block, _Block] = {}
+        self.repeated = _repeated(root)
 
     def hoisted(self, block: Block, root: bool = False) -> _Block:
         """A block without what its callers compute."""
@@ -67,14 +72,24 @@ class _Block:
         self.levels: list[list[Node]] = []
         self.level_of: dict[Value, int | None] = {}
         """On which level a tensor is made; None if it depends on nothing of this block."""
+        self.repeated = raw.span in blocks.repeated
         self.iterations = 0
         """The number of `for` loops around."""
+        self.branches = 0
+        """The number of conditions around."""
         self.makers: dict[Value, OpNode] = {}
         """The ops that may move, by what they give."""
         self.made: dict[Hashable, OpNode] = {}
         """The same by what they compute."""
         self.waiting: set[Value] = set()
         """What they give that nothing has read yet."""
+        self.written: set[Value] = set()
+        """Of what may move: what equations make of positions."""
+        self.constants: dict[Value, list[Node]] = {}
+        """Of what may move: what depends on sizes alone, each with the graph that it stands in: it moves with others
+        that read it."""
+        self.carried: set[Value] = set()
+        """Those that do so, and that nothing else has read yet."""
         self.same: dict[Value, Value] = {}
         """What stands for a tensor that is computed twice."""
         self.contexts: dict[Value | SharedModule, Context] = {}
@@ -103,6 +118,8 @@ class _Block:
         for node in graph.nodes:
             self.take(node)
         outputs = tuple(None if v is None else self.read(v) for v in graph.outputs)
+        gone = {v for v in self.carried if self.constants[v] is nodes}
+        nodes[:] = [n for n in nodes if gone.isdisjoint(node_outputs(n))]
         self.levels.pop()
         self.made = {k: n for k, n in self.made.items() if (self.level_of[n.outputs[0]] or 0) < max(depth, 1)}
         return Graph(graph.inputs, tuple(nodes), outputs)
@@ -117,10 +134,14 @@ class _Block:
         match node:
             case OpNode():
                 inputs = tuple(self.same.get(i, i) if isinstance(i, Value) else i for i in node.inputs)
-                if self.moves(node, inputs):
-                    self.same[node.outputs[0]] = self.move(replace(node, inputs=inputs))
-                else:
-                    self.put(self.op(node))
+                moving = replace(node, inputs=inputs)
+                if self.moves(moving):
+                    self.same[node.outputs[0]] = self.move(moving)
+                    return
+                self.put(self.op(node))
+                if self.is_constant(moving):
+                    self.makers[node.outputs[0]] = moving
+                    self.constants[node.outputs[0]] = self.levels[-1]
             case CallNode():
                 self.put(self.call(node))
             case LoopNode():
@@ -132,7 +153,10 @@ class _Block:
             case ScanNode():
                 self.scan(node)
             case CondNode():
-                self.put(replace(node, then=self.graph(node.then), otherwise=self.graph(node.otherwise)))
+                self.branches += 1
+                then, otherwise = self.graph(node.then), self.graph(node.otherwise)
+                self.branches -= 1
+                self.put(replace(node, then=then, otherwise=otherwise))
             case CausalNode() | LossNode():
                 self.put(replace(node, value=self.read(node.value)))
             case _:
@@ -153,13 +177,15 @@ class _Block:
     def read(self, value: Value) -> Value:
         """A tensor where it is read: what waits is computed now, or becomes a context."""
         value = self.same.get(value, value)
+        self.carried.discard(value)
         if value in self.around:
             self.contexts.setdefault(value, self.around[value])
         if value in self.waiting:
             self.waiting.remove(value)
             node, level = self.makers[value], self.level_of[value]
-            if level is None and not self.root:
-                self.contexts[value] = Context(value.name or node.op.name, value, node)
+            here = self.root or value in self.constants or (value in self.written and not self.repeated)
+            if level is None and not here:
+                self.contexts[value] = Context(self.called(value), value, node)
             else:
                 node, instance = self.op(node), node.instance
                 if instance is not None:
@@ -199,32 +225,61 @@ class _Block:
 
     # --- what moves ---------------------------------------------------------------------------------------------------
 
-    def moves(self, node: OpNode, inputs: Sequence[Any]) -> bool:
+    def moves(self, node: OpNode) -> bool:
         """Whether an op is computed where all that it reads is known."""
         if node.op.hoisted:
             return not node.weights or node.instance is not None
-        tensors = [v for v in inputs if isinstance(v, Value)]
-        free = all(v in self.around or (v in self.makers and self.level_of[v] is None) for v in tensors)
-        return bool(tensors) and free and not (node.weights or node.blocks or node.op.noisy) and len(node.outputs) == 1
+        tensors = [v for v in node.inputs if isinstance(v, Value)]
+        known = [v for v in tensors if v not in self.constants]
+        if not _plain(node) or not all(v in self.around or self.level_of[v] is None for v in known):
+            return False
+        if node.op.at_positions(node) or any(v in self.written for v in known):
+            return (self.repeated or self.iterations > 0) and not self.branches
+        return bool(known)
+
+    def is_constant(self, node: OpNode) -> bool:
+        """Whether an op gives the same whatever the positions are."""
+        tensors = [v for v in node.inputs if isinstance(v, Value)]
+        speaks = node.op.hoisted or node.op.at_positions(node)
+        return _plain(node) and not speaks and all(v in self.constants for v in tensors)
 
     def move(self, node: OpNode) -> Value:
         """What an op that moves gives: one node stands for all that compute the same."""
+        tensors = [v for v in node.inputs if isinstance(v, Value)]
+        self.carried |= {v for v in tensors if v in self.constants and v not in self.waiting}
+        written = not node.op.hoisted and (node.op.at_positions(node) or any(v in self.written for v in tensors))
         inputs = tuple(id(i) if isinstance(i, Value) else None if i is None else i.value for i in node.inputs)
         options = static_key(node.options) if node.instance is None else id(node.instance)
-        key = (node.op.name, inputs, options)
+        # What equations say elsewhere, or of other numbers, is another thing, even if it is equal now.
+        said = (node.span, *(n.expr for n in _numbers(node))) if written else ()
+        key = (node.op.name, inputs, options, said)
         known = self.made.setdefault(key, node)
         value = known.outputs[0]
         if known is node:
-            tensors = [v for v in node.inputs if isinstance(v, Value) and v not in self.around]
-            levels = [n for n in map(self.level_of.__getitem__, tensors) if n is not None]
+            own = [v for v in tensors if v not in self.around and v not in self.constants]
+            levels = [n for n in map(self.level_of.__getitem__, own) if n is not None]
             if node.instance in self.raw.instances:
                 levels.append(0)
             self.level_of[value] = max(levels, default=None)
             self.makers[value] = node
             self.waiting.add(value)
+            if written:
+                self.written.add(value)
+            elif self.is_constant(node):
+                self.constants[value] = []
         else:
             self.merged.same_static([*_numbers(known)], [*_numbers(node)], MERGED)
         return value
+
+    def called(self, value: Value) -> str:
+        """What a tensor that moves is called: by what it is made of where it has no name."""
+        node = self.makers.get(value)
+        if value.name or node is None:
+            return value.name
+        first = next((name for v in node.inputs if isinstance(v, Value) and (name := self.called(v))), "")
+        if node.op.moves and first:
+            return first
+        return next((h for h in node.op.hints if h.isidentifier()), "_".join(filter(None, (node.op.name, first))))
 
     def brought(
         self,
@@ -246,10 +301,52 @@ class _Block:
             self.brought(i, callee, names, given) if isinstance(i, Value) else None if i is None else i.outward(names)
             for i in node.inputs
         )
-        outputs = (Value(instantiate(value.shape, names), value.dtype, value.name, value.span),)
+        name = value.name or ("" if node.op.hints else callee.called(value))
+        outputs = (Value(instantiate(value.shape, names), value.dtype, name, value.span),)
         weights = tuple(replace(w, shape=instantiate(w.shape, names)) for w in node.weights)
         more = {"options": instantiate(node.options, names), "axes": instantiate(node.axes, names)}
         return self.move(replace(node, inputs=inputs, outputs=outputs, weights=weights, **more))
+
+
+def _plain(node: OpNode) -> bool:
+    """Whether an op computes one tensor of what it reads alone: it has no weights, and draws nothing."""
+    return not (node.weights or node.blocks or node.op.noisy) and len(node.outputs) == 1
+
+
+def _repeated(root: Block) -> set[Span]:
+    """Where the blocks are declared of which any runs more than once: those of one declaration may be one class."""
+    calls: dict[Block, Counter[Block]] = {}
+
+    def visit(block: Block) -> None:
+        if block not in calls:
+            found: Counter[Block] = Counter()
+            for callee, times in _calls(block.graph):
+                found[callee] += times
+            for callee in found:
+                visit(callee)
+            calls[block] = found  # behind all that it calls
+
+    visit(root)
+    runs = Counter({root: 1})
+    for block in reversed(calls):
+        for callee, times in calls[block].items():
+            runs[callee] += min(runs[block], 2) * times
+    return {block.span for block, times in runs.items() if times > 1}
+
+
+def _calls(graph: Graph) -> Iterator[tuple[Block, int]]:
+    """Each block that a graph calls, and how often."""
+    for node in graph.nodes:
+        if isinstance(node, CallNode):
+            yield node.block, 1
+        elif isinstance(node, OpNode):
+            yield from ((call.block, 1) for call in node.blocks.values())
+        elif isinstance(node, LoopNode):
+            for t, body in enumerate(node.bodies):
+                yield from ((block, node.iterations.count(t) * times) for block, times in _calls(body))
+        else:
+            for inner in subgraphs(node):
+                yield from _calls(inner)
 
 
 def _names(values: Iterable[Value | Handle]) -> set[str]:

@@ -62,9 +62,10 @@ def lines(statements: Sequence[Statement], name: Callable[[Any], str], leaf: Lea
                 yield from alike
             case IfStatement():
                 then, otherwise, after = _apart(s, name, leaf, indent + 1)
-                test = s.test if then or not otherwise else negated(s.test)
-                yield f"{space}if {unparse(test, leaf)}:" + (f"  # {s.note}" if s.note else "")
-                yield from then or otherwise or [f"{space}    pass"]
+                if then or otherwise:
+                    test = s.test if then else negated(s.test)
+                    yield f"{space}if {unparse(test, leaf)}:" + (f"  # {s.note}" if s.note else "")
+                    yield from then or otherwise
                 if then and otherwise:
                     yield f"{space}else:"
                     yield from otherwise
