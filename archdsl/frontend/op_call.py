@@ -197,13 +197,19 @@ class OpCall:
         outputs = self.elaborator.primitive(self.scope, name, inputs, options, self.span, called)
         return outputs[0]
 
-    def apply_block(self, block: Any, inputs: Sequence[Input], label: str) -> tuple[Value, ...]:
+    def apply_block(
+        self, block: Any, inputs: Sequence[Input], label: str, called: Sequence[str] = ()
+    ) -> tuple[Value, ...]:
         if isinstance(block, BlockValue):
             block = block.labelled(label)
         tensors = [v for v in inputs if not isinstance(v, Num)]
         numbers = [v for v in inputs if isinstance(v, Num)]
         result = self.elaborator.apply(block, self.scope, self.span, numbers=numbers, tensors=tensors)
-        return result if isinstance(result, tuple) else (result,)
+        outputs: tuple[Value, ...] = result if isinstance(result, tuple) else (result,)
+        for value, name in zip(outputs, called, strict=False):
+            if not value.name:
+                object.__setattr__(value, "name", name)
+        return outputs
 
     def apply_position(
         self, position: Any, inputs: Sequence[Input], options: Mapping[str, Any], called: str = "", outputs: int = 1

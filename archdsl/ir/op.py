@@ -436,8 +436,11 @@ class Application(Protocol):
     def apply(self, name: str, *inputs: Input, called: str = "", **options: Any) -> Value:
         """Apply another primitive (with one output) in the same graph; what it gives is `called` so."""
 
-    def apply_block(self, block: Any, inputs: Sequence[Input], label: str) -> tuple[Value, ...]:
-        """Apply a block value (a position with weights, an activation) at this position."""
+    def apply_block(
+        self, block: Any, inputs: Sequence[Input], label: str, called: Sequence[str] = ()
+    ) -> tuple[Value, ...]:
+        """Apply a block value (a position with weights, an activation) at this position; what it gives and has no name
+        is `called` so."""
 
     def apply_position(
         self, position: Any, inputs: Sequence[Input], options: Mapping[str, Any], called: str = "", outputs: int = 1

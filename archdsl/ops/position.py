@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
 
 from archdsl.frozen import Frozen
-from archdsl.ir.dims import Num, Shape, binary, function, num, sub
+from archdsl.ir.dims import Num, Shape, binary, function, num, shape_text, sub
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.masks import Mask
+from archdsl.ir.masks import FULL, Mask
 from archdsl.ir.op import (
     EVERYWHERE,
     Application,
@@ -29,6 +30,7 @@ from archdsl.ir.op import (
 )
 from archdsl.ir.ranges import whole_size
 from archdsl.ir.static import BlockValue, Scheme, SharedModule
+from archdsl.ir.wording import listed
 from archdsl.ops._common import equals, number, number_inputs, tensor_inputs, usual
 
 
@@ -40,6 +42,93 @@ class Position(Primitive):
     ) -> tuple[Value, Value, Value | None]:
         """Queries and keys as they enter the scores, and what is added to the scores."""
         raise TypeError(f"{type(self).__name__} does not say how it acts")
+
+
+def attend(
+    call: Application, position: Any, q: Value, k: Value, mask: Mask, rotated: bool
+) -> tuple[Value, Value, Value | None]:
+    """Queries and keys as a position lets them enter the scores, and what it adds to the scores.
+
+    A block of one tensor turns queries and keys, each by itself (unless `rotated`). One of two, queries and keys, gives
+    both back turned, or what is added to the scores, or all three; or it takes the positions of both, and gives what is
+    added. Raises E0204 for other blocks, E0301 for results of other shapes."""
+    target = _target(position)
+    if isinstance(target, Position):
+        return target.attend(call, position, q, k, mask, rotated)
+    if turns(position):
+        return (q, k, None) if rotated else (turned(call, position, q, mask), turned(call, position, k, mask), None)
+    params = () if isinstance(target, Primitive) else target.node.header.tensors or ()
+    if len(params) != 2:
+        raise call.error(
+            "E0204",
+            f"`{target.name}` does not act inside attention",
+            option="position",
+            help="a position is a block of one tensor, which it turns, or of two, queries and keys; one that is added "
+            "to the embedding belongs to the model's `position` slot",
+        )
+    given = q, k
+    if all(p.type.kind == "int" for p in params):  # the last query stands at the last key
+        queries, keys = (call.apply("indices", called="positions", length=x.shape[-2]) for x in given)
+        before = binary("-", k.shape[-2], q.shape[-2])
+        given = queries if before.value == 0 else call.apply("plus", queries, before), keys
+    names = "q", "k", "bias"
+    found = call.apply_block(_offered(call, position, q, mask), given, "position", names)
+    if len(found) == 1:
+        return q, k, found[0]
+    if rotated:
+        raise call.error(
+            "E0204",
+            f"`{target.name}` turns queries and keys together, and here only a part of their channels is turned",
+            option="position",
+            help="give a block of one tensor, which turns queries and keys each by itself",
+        )
+    demand_turned(call, target.name, (q, k), found[:2])
+    return found[0], found[1], found[2] if len(found) > 2 else None
+
+
+def turns(position: Any) -> bool:
+    """Whether a position is a block of the spec that turns one tensor."""
+    target = _target(position)
+    return target is not None and not isinstance(target, Primitive) and len(target.node.header.tensors or ()) == 1
+
+
+def turned(call: Application, position: Any, x: Value, mask: Mask = FULL) -> Value:
+    """Queries or keys as a block of one tensor turns them. Raises E0301 for a result of another shape."""
+    found = call.apply_block(_offered(call, position, x, mask), (x,), "position", (x.name,))
+    demand_turned(call, position.name, (x,), found)
+    return found[0]
+
+
+def _target(position: Any) -> Any:
+    """The primitive or the declared block that a position is; None for no position."""
+    template = position.template if isinstance(position, SharedModule) else position
+    return template.target if template is not None else None
+
+
+def _offered(call: Application, position: Any, q: Value, mask: Mask) -> Any:
+    """The position with the sizes of a head and the mask, if it has hyper-parameters of their names and was not given
+    them."""
+    if isinstance(position, SharedModule):
+        return position
+    offered = {"mask": mask, "head_dim": q.shape[-1], **({"heads": q.shape[-3]} if q.rank > 3 else {})}
+    free = {h.name for h in position.target.node.header.hypers or ()} - position.args.keys()
+    return replace(position, args={**position.args, **{k: v for k, v in offered.items() if k in free}})
+
+
+def demand_turned(call: Application, name: str, given: Sequence[Value], found: Sequence[Value]) -> None:
+    """Refuse (E0301) a position that gives tensors back in which other than the last axes differ."""
+    wanted = [x.shape[:-1] for x in given]
+    if len(found) == len(given) and all(
+        len(y.shape) == len(x) + 1 and all(map(call.same, y.shape[:-1], x)) for y, x in zip(found, wanted, strict=True)
+    ):
+        return
+    shapes, got = (listed(shape_text(v.shape) for v in values) for values in (given, found))
+    raise call.error(
+        "E0301",
+        f"the position `{name}` gives back {got}, and was given {shapes}",
+        option="position",
+        help="a position that turns leaves all axes but the last as they are",
+    )
 
 
 def arguments(position: Any) -> dict[str, Any]:
@@ -403,7 +492,7 @@ def turn(call: Application, x: Value, options: Any, *, alone: bool = False) -> V
 
 
 class Rotate(Primitive):
-    """x turned by a position that is a rope; any other position, or none, leaves it as it is."""
+    """x turned by a position that is a rope or a block of one tensor; any other, or none, leaves it as it is."""
 
     signature = "rotate(position: position)(x: float[..., time, width]) -> [..., time, width]"
     examples = (
@@ -413,10 +502,9 @@ class Rotate(Primitive):
 
     def build(self, call: Application) -> Sequence[Value]:
         position = call.options["position"]
-        target = getattr(getattr(position, "template", position), "target", None)
-        if not isinstance(target, Rope):
-            return (call.tensor(0),)
-        return (turn(call, call.tensor(0), getattr(position, "template", position).args),)
+        if isinstance(_target(position), Rope):
+            return (turn(call, call.tensor(0), arguments(position)),)
+        return (turned(call, position, call.tensor(0)) if turns(position) else call.tensor(0),)
 
 
 class Turn(Primitive):

@@ -276,10 +276,11 @@ class _Block:
         node = self.makers.get(value)
         if value.name or node is None:
             return value.name
-        first = next((name for v in node.inputs if isinstance(v, Value) and (name := self.called(v))), "")
-        if node.op.moves and first:
-            return first
-        return next((h for h in node.op.hints if h.isidentifier()), "_".join(filter(None, (node.op.name, first))))
+        inputs = [v for v in node.inputs if isinstance(v, Value)]
+        if node.op.moves and inputs:
+            return self.called(inputs[0])
+        hint = next((h for h in node.op.hints if h.isidentifier()), node.op.name)
+        return f"{hint}_{inputs[0].name}" if inputs and inputs[0].name else hint
 
     def brought(
         self,

@@ -28,10 +28,9 @@ from archdsl.ir.op import (
     up_to,
 )
 from archdsl.ir.ranges import whole_size
-from archdsl.ir.static import SharedModule
 from archdsl.ops._common import equals, tensor_inputs
 from archdsl.ops.attention.mask import mask_tensor, tensor_leaves
-from archdsl.ops.position import Position, attention_scale
+from archdsl.ops.position import attend, attention_scale
 
 
 def in_blocks(mask: Mask, q: Value, k: Value, dropout: Num) -> bool:
@@ -44,31 +43,15 @@ def in_blocks(mask: Mask, q: Value, k: Value, dropout: Num) -> bool:
     return all(float(v.shape[-1]) >= 16 for v in (q, k) if v.shape[-1].static)
 
 
-def scores_pairs(target: Any) -> bool:
-    """Whether a block of the user's takes queries and keys and so may add to the scores."""
-    node = getattr(target, "node", None)
-    return node is not None and node.header.tensors is not None and len(node.header.tensors) == 2
-
-
 def positioned(call: Application, q: Value, k: Value, bias: Input, mask: Mask) -> tuple[Value, Value, Input]:
-    """Queries, keys and the bias of the scores as the option `position` makes them. Raises E0204 for a position that
-    does not act in attention."""
-    position = call.options["position"]
+    """Queries, keys and the bias of the scores as the option `position` makes them. The scale stays that of the heads
+    that were given."""
+    position, head_dim = call.options["position"], q.shape[-1]
     if position is None:
         return q, k, bias
-    target = (position.template if isinstance(position, SharedModule) else position).target
-    if isinstance(target, Position):
-        q, k, extra = target.attend(call, position, q, k, mask, call.options["rotated"])
-    elif not scores_pairs(target):
-        raise call.error(
-            "E0204",
-            f"`{target.name}` does not act inside attention",
-            option="position",
-            help="a position that is added to the embedding belongs to the model's `position` slot",
-        )
-    else:
-        # A block of the user's: scores from queries and keys.
-        extra = call.apply_block(position, (q, k), "position")[0]
+    q, k, extra = attend(call, position, q, k, mask, call.options["rotated"])
+    if call.options["scale"] is None and q.shape[-1].value != head_dim.value:
+        call.options["scale"] = binary("/", num(1), function("sqrt", (head_dim,)))  # type: ignore[index]
     if extra is not None:
         bias = extra if bias is None else call.apply("plus", bias, extra)
     return q, k, bias
@@ -94,8 +77,9 @@ class AttentionScores(Primitive):
     )
 
     def build(self, call: Application) -> Sequence[Value]:
-        given, scale, softcap = call.inputs[2], call.options["scale"], call.options["softcap"]
-        q, k, bias = positioned(call, call.tensor(0), call.tensor(1), given, normal(call.options["mask"]))
+        mask, softcap = normal(call.options["mask"]), call.options["softcap"]
+        q, k, bias = positioned(call, call.tensor(0), call.tensor(1), call.inputs[2], mask)
+        scale = call.options["scale"]
         if q.rank >= 4:
             call.condition("%", q.shape[-3], k.shape[-3], "the heads of keys divide those of queries")
             times = whole_size(binary("/", q.shape[-3], k.shape[-3]), "size", "the share of a head of keys", call.span)

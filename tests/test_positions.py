@@ -1,0 +1,260 @@
+"""Positions that a spec declares: blocks that turn queries and keys or add to their scores, in the slot `position`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx_tools
+import pytest
+import torch
+from torch import Tensor
+from torch_emit.emitted import close, spec
+
+import archdsl
+from archdsl.backends.torch import emit
+from archdsl.diagnostics import ArchError
+from archdsl.run.load import load_source
+
+TURNED = """
+# The halves of a head, turned in pairs.
+inline block turned(x: [..., time, head_dim], angle: [...]) -> [..., time, head_dim] {
+  a, b = x -> chunk(2)
+  c = cos(angle) -> cast_like(x)
+  s = sin(angle) -> cast_like(x)
+  return concat(a * c - b * s, b * c + a * s)
+}
+"""
+
+POSITIONS = {
+    "strided": """
+inline block strided(stride: number = 0.5, theta: positive = 10_000)
+                    (x: [..., time, head_dim]) -> [..., time, head_dim] {
+  waves = theta ** (-2 * indices(head_dim / 2) / head_dim)
+  return turned(x, unsqueeze(indices(time) * stride, 1) * waves)
+}""",
+    "inverse": """
+inline block inverse(theta: positive = 10_000)(x: [..., time, head_dim]) -> [..., time, head_dim] {
+  waves = theta ** (-2 * indices(head_dim / 2) / head_dim)
+  return turned(x, unsqueeze(indices(time), 1) * -waves)
+}""",
+    # The fastest pairs alone are turned (Barbero et al., 2024).
+    "proportional": """
+inline block proportional(part: share = 0.5)(x: [..., time, head_dim]) -> [..., time, head_dim] {
+  pair = indices(head_dim / 2)
+  waves = where(pair < part * head_dim / 2, 10_000 ** (-2 * pair / head_dim), 0)
+  return turned(x, unsqueeze(indices(time), 1) * waves)
+}""",
+    # Each head by a theta of its own.
+    "several": """
+inline block several(x: [batch, heads, time, head_dim]) -> [batch, heads, time, head_dim] {
+  theta = 10 ** ((indices(heads) + 1) -> unsqueeze(1) -> unsqueeze(1))
+  waves = theta ** (-2 * indices(head_dim / 2) / head_dim)
+  return turned(x, unsqueeze(indices(time), 1) * waves)
+}""",
+    # What is far decays (Sun et al., 2022).
+    "xpos": """
+inline block xpos(base: positive = 4)(q: [..., time, head_dim], k: [..., source, head_dim])
+                 -> (q: [..., time, head_dim], k: [..., source, head_dim]) {
+  pair = 2 * indices(head_dim / 2) / head_dim
+  at = indices(time) -> unsqueeze(1)
+  of = indices(source) -> unsqueeze(1)
+  up = (((pair + 0.4) / 1.4) ** (at / base)) -> tile(2) -> cast_like(q)
+  down = (((pair + 0.4) / 1.4) ** (-of / base)) -> tile(2) -> cast_like(k)
+  return turned(q, at * 10_000 ** -pair) * up, turned(k, of * 10_000 ** -pair) * down
+}""",
+    # Content is the length of each pair, the position its angle (Gopalakrishnan et al., 2025).
+    "pope": """
+inline block pope(heads: size)(q: [batch, heads, time, head_dim], k: [batch, heads, source, head_dim])
+                 -> (q: [batch, heads, time, 2 * head_dim], k: [batch, heads, source, 2 * head_dim]) {
+  param shift: [heads, 1, head_dim] = normal(0.5)
+  waves = 10_000 ** (-1 * indices(head_dim) / head_dim)
+  a = (unsqueeze(indices(time), 1) * waves) -> cast_like(q)
+  b = ((unsqueeze(indices(source), 1) * waves) -> cast_like(k)) + shift
+  return concat(softplus(q) * cos(a), softplus(q) * sin(a)), concat(softplus(k) * cos(b), softplus(k) * sin(b))
+}""",
+    # Positions are counted by gates, back from the query (Golovneva et al., 2024).
+    "cope": """
+inline block cope(mask: mask, most: size = 5)(q: [batch, heads, time, head_dim], k: [batch, heads, source, head_dim])
+                 -> [batch, heads, time, source] {
+  param table: [head_dim, most] = normal(0.5)
+  gates = where(mask, sigmoid(matmul(q, transpose(k, -1, -2)) / sqrt(head_dim)), 0)
+  far = minimum(gates -> flip(-1) -> cumsum -> flip(-1), most - 1)
+  below = gather(matmul(q, table), floor(far) -> cast(int))
+  above = gather(matmul(q, table), ceil(far) -> cast(int))
+  return below + (above - below) * (far - floor(far))
+}""",
+    # The distance as a part of the query's position, through a small network (Li et al., 2023).
+    "fire": """
+inline block fire(heads: size, hidden: size = 8)(i: int[time], j: int[source]) -> [heads, time, source] {
+  param c: [1, 1] = constant(0.7)
+  far = log(c * maximum(unsqueeze(i, 1) - j, 0) + 1) / log(c * maximum(unsqueeze(i, 1), 4) + 1)
+  return far -> unsqueeze(-1) -> linear(hidden) as up -> relu -> linear(heads) as down -> permute(2, 0, 1)
+}""",
+    "dynamic": """
+inline block dynamic(heads: size, hidden: size = 8)(i: int[time], j: int[source]) -> [heads, time, source] {
+  far = (unsqueeze(i, 1) - j) -> cast(float)
+  return unsqueeze(sign(far) * log(abs(far) + 1), -1) -> linear(hidden) as up -> silu -> linear(heads) as down
+         -> permute(2, 0, 1)
+}""",
+}
+
+Weights = dict[str, Tensor]
+Turn = Callable[[Tensor, Tensor, Weights], tuple[Tensor, Tensor, Tensor | None]]
+PLACE = torch.arange(7)
+FAR = (PLACE[:, None] - PLACE[None, :]).float()
+
+
+def rotated(x: Tensor, angle: Tensor) -> Tensor:
+    """Pairs of channels as complex numbers, turned."""
+    pairs = torch.complex(*x.chunk(2, dim=-1)) * torch.polar(torch.ones(()), angle.float())
+    return torch.cat((pairs.real, pairs.imag), dim=-1)
+
+
+def waves(theta: float = 10_000.0, dims: int = 6) -> Tensor:
+    return theta ** -(torch.arange(0, dims, 2) / dims)
+
+
+def by_rope(angle: Tensor) -> Turn:
+    return lambda q, k, w: (rotated(q, angle), rotated(k, angle), None)
+
+
+def xpos(q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor, None]:
+    grown = (torch.arange(0, 6, 2) / 6 + 0.4) / 1.4
+    up = grown ** (PLACE[:, None] / 4)
+    q, k = (rotated(x, PLACE[:, None] * waves()) for x in (q, k))
+    return q * torch.cat((up, up), -1), k / torch.cat((up, up), -1), None
+
+
+def pope(q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor, None]:
+    angle = PLACE[:, None] * 10_000 ** -(torch.arange(6) / 6)
+    m, n = torch.nn.functional.softplus(q), torch.nn.functional.softplus(k)
+    turned = [torch.polar(m, angle.expand_as(m)), torch.polar(n, angle + w["shift"])]
+    a, b = (torch.cat((x.real, x.imag), -1) for x in turned)
+    return a, b, None
+
+
+def cope(q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor, Tensor]:
+    gates = torch.sigmoid(q @ k.mT / 6**0.5) * (FAR >= 0)
+    bias = torch.zeros_like(gates)
+    for j in range(7):
+        far = gates[..., j:].sum(-1).clamp(max=4)
+        for i, row in enumerate(far.unbind(-1)):
+            at, low = q[:, :, i] @ w["table"], row.floor().long()
+            low_e, high_e = (at.gather(-1, n[..., None])[..., 0] for n in (low, (low + 1).clamp(max=4)))
+            bias[:, :, i, j] = low_e + (high_e - low_e) * (row - low)
+    return q, k, bias
+
+
+def small(x: Tensor, w: Weights, act: Callable[[Tensor], Tensor]) -> Tensor:
+    up = act(x[..., None] @ w["up.weight"].T + w["up.bias"])
+    return (up @ w["down.weight"].T + w["down.bias"]).permute(2, 0, 1)
+
+
+def fire(q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor, Tensor]:
+    ends = PLACE[:, None].clamp(min=4)
+    far = torch.log(w["c"] * FAR.clamp(min=0) + 1) / torch.log(w["c"] * ends + 1)
+    return q, k, small(far, w, torch.relu)
+
+
+def dynamic(q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor, Tensor]:
+    return q, k, small(FAR.sign() * FAR.abs().log1p(), w, torch.nn.functional.silu)
+
+
+BY_HAND: dict[str, Turn] = {
+    "strided": by_rope(PLACE[:, None] * 0.5 * waves()),
+    "inverse": by_rope(-PLACE[:, None] * waves()),
+    "proportional": by_rope(PLACE[:, None] * waves() * torch.tensor([1, 1, 0])),
+    "several": by_rope(PLACE[:, None] * torch.stack([waves(10.0**n) for n in range(1, 5)])[:, None]),
+    "xpos": xpos,
+    "pope": pope,
+    "cope": cope,
+    "fire": fire,
+    "dynamic": dynamic,
+}
+
+
+def alone(name: str) -> str:
+    """Attention by a position of the table, of tensors with names that positions use themselves."""
+    return f"""{TURNED}{POSITIONS[name]}
+model m(d = 6)(angle: [batch, 4, time, d], waves: [batch, 4, time, d], pair: [batch, 4, time, d]) {{
+  return sdpa(angle, waves, pair, mask: causal, position: {name}) as attention
+}}"""
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_a_position_is_what_its_paper_says(name: str) -> None:
+    """Both back ends give attention as it is computed by hand; a declaration has at most ten lines."""
+    assert len(POSITIONS[name].strip().splitlines()) <= 10
+    model = spec(alone(name))
+    torch.manual_seed(5)
+    made = load_source(emit(model))().eval()
+    for weight in made.parameters():
+        torch.nn.init.uniform_(weight, 0.1, 1.0)
+    q, k, v = (torch.randn(3, 4, 7, 6) for _ in range(3))
+    weights = {n.removeprefix("attention.").removeprefix("position."): p.detach() for n, p in made.named_parameters()}
+    a, b, bias = BY_HAND[name](q, k, weights)
+    scores = a @ b.mT / 6**0.5 + (0 if bias is None else bias)
+    wanted = scores.masked_fill(FAR < 0, -torch.inf).softmax(-1) @ v
+    with torch.no_grad():
+        close(made(q, k, v), wanted)
+    given = dict(zip(("angle", "waves", "pair"), (q, k, v), strict=True))
+    close(torch.tensor(onnx_tools.run(onnx_tools.onnx_bytes(model, made), given)[0]), wanted)
+
+
+def layered(name: str, attention: str = "mha(heads: 4)", **more: Any) -> str:
+    extra = "".join(f"  {k}: {v}\n" for k, v in more.items())
+    return f"""{TURNED}{POSITIONS[name]}
+block layer {{
+  attention: {attention}
+  mask: causal
+  position: {name}
+  ffn: mlp(hidden: 24)
+{extra}}}
+model m {{ vocab: 40
+  context: 16
+  width: 24
+  blocks: 2 * layer
+  head: lm }}"""
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_a_position_goes_into_the_slot_and_into_steps(name: str) -> None:
+    """Layers hand it on, the model is proved causal, and decode steps give what the whole sequence gives."""
+    report = archdsl.verify(text=layered(name), seq=12)
+    assert report.agrees
+    assert (report.no_decode, report.no_torch_decode) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "attention", ["gqa(heads: 4, kv_heads: 2)", "mla(heads: 4, kv_rank: 8, nope_dim: 4, rope_dim: 4, v_dim: 6)"]
+)
+def test_other_attention_takes_it(attention: str) -> None:
+    assert archdsl.verify(text=layered("strided", attention), seq=12).agrees
+
+
+def test_tables_are_made_once() -> None:
+    """What a position makes of places alone is an argument of the layers, as with those of the library."""
+    text = archdsl.torch_source(text=layered("xpos"))
+    classes = text.split("class ")
+    assert [c.split("(")[0] for c in classes if "torch.arange" in c] == ["M"]
+
+
+REFUSED = {
+    "block p(a: [..., time, d], b: [..., time, d], c: [..., d]) { return a + b + c }": "does not act inside attention",
+    "block p(x: [..., time, d]) -> [..., d, time] { return x -> transpose(-1, -2) }": "the position `p` gives back",
+    "block p(q: [..., time, d], k: [..., source, d]) -> (q: [..., d], k: [..., source, d]) { return q -> mean(-2), k }":
+        "the position `p` gives back",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("block", REFUSED)
+def test_what_is_no_position_is_refused(block: str) -> None:
+    text = f"{block}\nmodel m(d = 6)(x: [batch, 4, time, d]) {{ return sdpa(x, x, x, position: p) }}"
+    with pytest.raises(ArchError, match=REFUSED[block]):
+        archdsl.load(text=text)
+
+
+def test_a_position_of_both_turns_no_part_of_a_head() -> None:
+    with pytest.raises(ArchError, match="turns queries and keys together"):
+        archdsl.load(text=layered("xpos", "mla(heads: 4, kv_rank: 8, nope_dim: 4, rope_dim: 4, v_dim: 6)"))
