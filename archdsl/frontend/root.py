@@ -73,7 +73,7 @@ class Elaborator(Bodies):
             self.report(error("E0107", text, declaration.name_span, help="write a repetition as a list or a `for`"))
         else:
             if not self.problems:
-                return verify.checked(model, verify.violations, "elaboration")
+                return verify.checked(hoisted(model), verify.violations, "elaboration")
         raise ArchError(in_order(self.problems))
 
     def _build(self, declaration: ast.ModelDecl | ast.Variant, overrides: Mapping[str, str]) -> Model:
@@ -98,7 +98,6 @@ class Elaborator(Bodies):
         self.block_of[frame] = model.block
         if not self.problems:
             self._demand_use()
-        model = hoisted(model)
         if self.context is not None:
             for problem in beyond_context(model.block.graph, self.context):
                 self.report(ArchError([problem]))

@@ -32,6 +32,7 @@ from archdsl.ir.ranges import whole_size
 from archdsl.ir.static import BlockValue, Scheme, SharedModule
 from archdsl.ir.wording import listed
 from archdsl.ops._common import equals, number, number_inputs, tensor_inputs, usual
+from archdsl.syntax import ast
 
 
 class Position(Primitive):
@@ -55,7 +56,7 @@ def attend(
     target = _target(position)
     if isinstance(target, Position):
         return target.attend(call, position, q, k, mask, rotated)
-    if turns(position):
+    if turns(position, q):
         return (q, k, None) if rotated else (turned(call, position, q, mask), turned(call, position, k, mask), None)
     params = () if isinstance(target, Primitive) else target.node.header.tensors or ()
     if len(params) != 2:
@@ -86,10 +87,16 @@ def attend(
     return found[0], found[1], found[2] if len(found) > 2 else None
 
 
-def turns(position: Any) -> bool:
-    """Whether a position is a block of the spec that turns one tensor."""
+def turns(position: Any, x: Value) -> bool:
+    """Whether a position is a block of the spec that turns one tensor, of as many axes as x has."""
     target = _target(position)
-    return target is not None and not isinstance(target, Primitive) and len(target.node.header.tensors or ()) == 1
+    params: Sequence[ast.TensorParam] = (
+        () if target is None or isinstance(target, Primitive) else target.node.header.tensors or ()
+    )
+    if len(params) != 1:
+        return False
+    dims = params[0].type.dims
+    return len(dims) == x.rank or any(isinstance(d, ast.Ellipsis) for d in dims)
 
 
 def turned(call: Application, position: Any, x: Value, mask: Mask = FULL) -> Value:
@@ -504,7 +511,7 @@ class Rotate(Primitive):
         position = call.options["position"]
         if isinstance(_target(position), Rope):
             return (turn(call, call.tensor(0), arguments(position)),)
-        return (turned(call, position, call.tensor(0)) if turns(position) else call.tensor(0),)
+        return (turned(call, position, call.tensor(0)) if turns(position, call.tensor(0)) else call.tensor(0),)
 
 
 class Turn(Primitive):

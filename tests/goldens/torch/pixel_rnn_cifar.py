@@ -25,29 +25,19 @@ class Config:
             setattr(self, name, int(size))  # 24.0 is 24
 
 
-class FirstOwnPixel(nn.Module):
+class OwnPixel(nn.Module):
     """The channels belong to the colours in turn, a third each."""
 
-    def __init__(self, config: Config, features: int, gates: int = 1) -> None:
+    def __init__(self, features: int, channels: int, gates: int = 1) -> None:
         super().__init__()
-        self.colours = config.colours
-        self.gates = gates
-        self.features = features
-        self.channels = config.colours
-        self.weight = nn.Parameter(torch.empty(gates * features, config.colours))
+        self.weight = nn.Parameter(torch.empty(gates * features, channels))
         self.bias = nn.Parameter(torch.empty(gates * features))
 
     def reset_parameters(self) -> None:
         nn.init.xavier_uniform_(self.weight)
         nn.init.zeros_(self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        of_output = (
-            self.colours * (torch.arange(self.gates * self.features, device=x.device) % self.features) // self.features
-        )
-        of_input = self.colours * torch.arange(self.channels, device=x.device) // self.channels
-        later = of_input.unsqueeze(0) - of_output.unsqueeze(1)
-        open_ = later < 0
+    def forward(self, x: Tensor, open_: Tensor) -> Tensor:
         return torch.einsum("brci,oi->brco", x, torch.where(open_, self.weight, 0)) + self.bias
 
 
@@ -57,9 +47,12 @@ class FirstLayer(nn.Module):
 
     def __init__(self, config: Config, features: int) -> None:
         super().__init__()
+        self.colours = config.colours
+        self.features = features
+        self.channels = config.colours
         self.above = nn.Conv1d(3 * config.colours, features, 7, padding="same", bias=False)
         self.left = nn.Conv1d(config.colours, features, 3, bias=False)
-        self.own = FirstOwnPixel(config, features=features)
+        self.own = OwnPixel(features=features, channels=config.colours)
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.size(1)
@@ -68,33 +61,11 @@ class FirstLayer(nn.Module):
         above = self.above(h.flatten(0, -3).transpose(1, 2)).transpose(1, 2).unflatten(0, (-1, rows))
         h = F.pad(x, (0, 0, 1, -1))
         left = self.left(F.pad(h.flatten(0, -3).transpose(1, 2), (2, 0))).transpose(1, 2).unflatten(0, (-1, rows))
-        return above + left + self.own(x)
-
-
-class OwnPixel(nn.Module):
-    """The channels belong to the colours in turn, a third each."""
-
-    def __init__(self, config: Config, features: int, channels: int, gates: int = 1) -> None:
-        super().__init__()
-        self.colours = config.colours
-        self.gates = gates
-        self.features = features
-        self.channels = channels
-        self.weight = nn.Parameter(torch.empty(gates * features, channels))
-        self.bias = nn.Parameter(torch.empty(gates * features))
-
-    def reset_parameters(self) -> None:
-        nn.init.xavier_uniform_(self.weight)
-        nn.init.zeros_(self.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
         of_output = (
-            self.colours * (torch.arange(self.gates * self.features, device=x.device) % self.features) // self.features
-        )
-        of_input = self.colours * torch.arange(self.channels, device=x.device) // self.channels
-        later = of_input.unsqueeze(0) - of_output.unsqueeze(1)
-        open_ = later <= 0
-        return torch.einsum("brci,oi->brco", x, torch.where(open_, self.weight, 0)) + self.bias
+            self.colours * (torch.arange(self.features, device=x.device) % self.features) // self.features
+        ).unsqueeze(1)
+        later = (self.colours * torch.arange(self.channels, device=x.device) // self.channels).unsqueeze(0) - of_output
+        return above + left + self.own(x, later < 0)
 
 
 class RowLSTM(nn.Module):
@@ -104,14 +75,14 @@ class RowLSTM(nn.Module):
         super().__init__()
         self.hidden = config.hidden
         self.left = nn.Linear(width, 4 * config.hidden, bias=False)
-        self.own = OwnPixel(config, features=config.hidden, gates=4, channels=width)
+        self.own = OwnPixel(features=config.hidden, gates=4, channels=width)
         self.above = nn.Conv1d(config.hidden, 4 * config.hidden, 3, padding="same", bias=False)
-        self.out = OwnPixel(config, features=width, channels=config.hidden)
+        self.out = OwnPixel(features=width, channels=config.hidden)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, open_: Tensor, open__2: Tensor) -> Tensor:
         batch = x.size(0)
         columns = x.size(2)
-        seen = self.left(F.pad(x, (0, 0, 1, -1))) + self.own(x)
+        seen = self.left(F.pad(x, (0, 0, 1, -1))) + self.own(x, open_)
         h = seen.new_zeros(batch, columns, self.hidden)
         c = seen.new_zeros(batch, columns, self.hidden)
         states = []
@@ -122,7 +93,7 @@ class RowLSTM(nn.Module):
             h = torch.sigmoid(o) * torch.tanh(c)
             states.append(h)
         states = torch.stack(states, dim=1)
-        return x + self.out(states)
+        return x + self.out(states, open__2)
 
 
 class PixelRNNCifar(nn.Module):
@@ -133,9 +104,9 @@ class PixelRNNCifar(nn.Module):
         self.config = config
         self.first_layer = FirstLayer(config, features=2 * config.hidden)
         self.layers = nn.ModuleList(RowLSTM(config, width=2 * config.hidden) for _ in range(config.layers))
-        self.readout_1 = OwnPixel(config, features=config.readout, channels=2 * config.hidden)
-        self.readout_2 = OwnPixel(config, features=config.readout, channels=config.readout)
-        self.output = OwnPixel(config, features=config.colours * config.levels, channels=config.readout)
+        self.readout_1 = OwnPixel(features=config.readout, channels=2 * config.hidden)
+        self.readout_2 = OwnPixel(features=config.readout, channels=config.readout)
+        self.output = OwnPixel(features=config.colours * config.levels, channels=config.readout)
         self.init_weights()
 
     def init_weights(self) -> None:
@@ -146,9 +117,32 @@ class PixelRNNCifar(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         x = self.first_layer(image)
+        positions = torch.arange(2 * self.config.hidden, device=image.device)
+        of_input = (self.config.colours * positions // (2 * self.config.hidden)).unsqueeze(0)  # [1, 2 * hidden]
+        of_output = (
+            self.config.colours
+            * (torch.arange(4 * self.config.hidden, device=image.device) % self.config.hidden)
+            // self.config.hidden
+        )
+        open_ = of_input - of_output.unsqueeze(1) <= 0
+        of_input_2 = (
+            self.config.colours * torch.arange(self.config.hidden, device=image.device) // self.config.hidden
+        ).unsqueeze(0)
+        open__2 = (
+            of_input_2
+            - (self.config.colours * (positions % (2 * self.config.hidden)) // (2 * self.config.hidden)).unsqueeze(1)
+            <= 0
+        )
         for layer in self.layers:
-            x = layer(x)
-        x = self.readout_1(F.relu(x))
-        x = self.readout_2(F.relu(x))
-        y = self.output(F.relu(x))
+            x = layer(x, open_, open__2)
+        positions = torch.arange(self.config.readout, device=image.device)
+        of_output = (self.config.colours * (positions % self.config.readout) // self.config.readout).unsqueeze(1)
+        x = self.readout_1(F.relu(x), of_input - of_output <= 0)
+        of_input = (self.config.colours * positions // self.config.readout).unsqueeze(0)  # [1, readout]
+        x = self.readout_2(F.relu(x), of_input - of_output <= 0)
+        times = self.config.colours * (
+            torch.arange(self.config.colours * self.config.levels, device=image.device)
+            % (self.config.colours * self.config.levels)
+        )
+        y = self.output(F.relu(x), of_input - (times // (self.config.colours * self.config.levels)).unsqueeze(1) <= 0)
         return y.unflatten(-1, (self.config.colours, self.config.levels))

@@ -66,26 +66,20 @@ class LocalAttention(nn.Module):
         super().__init__()
         self.chunk = config.local_chunk
         self.head_dim = config.head_dim
-        self.heads = config.heads
         self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
         self.k = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
         self.v = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
         self.out = nn.Linear(config.heads * config.head_dim, config.width, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        time = x.size(1)
-        assert time % self.chunk == 0, "the axis (n c) of `rearrange` is cut into equal parts"
+    def forward(self, x: Tensor, greater_equal_of_q: Tensor) -> Tensor:
+        assert x.size(1) % self.chunk == 0, "the axis (n c) of `rearrange` is cut into equal parts"
         q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
-        found = torch.arange(time, device=x.device).unflatten(0, (1, 1, time)).expand(x.size(0), -1, -1)
-        place = found.expand(-1, self.heads, -1)
         x = (k / math.sqrt(self.head_dim)).unflatten(2, (-1, self.chunk))
         keys = torch.cat((x.roll(1, dims=2), x), dim=3)
-        x = place.unsqueeze(-1).unflatten(2, (-1, self.chunk))  # [batch, heads, time / chunk, chunk, 1]
-        of_k = torch.cat((x.roll(1, dims=2), x), dim=3).transpose(-1, -2)  # [batch, heads, time / chunk, 1, 2 * chunk]
         h = torch.einsum("bhnqd,bhnkd->bhnqk", q.unflatten(2, (-1, self.chunk)), keys)
-        scores = torch.where(place.unflatten(2, (-1, self.chunk)).unsqueeze(4) >= of_k, h, -1_000_000_000)
+        scores = torch.where(greater_equal_of_q, h, -1_000_000_000)
         x = v.unflatten(2, (-1, self.chunk))  # [batch, heads, time / chunk, chunk, head_dim]
         y = (scores.softmax(-1) @ torch.cat((x.roll(1, dims=2), x), dim=3)).flatten(2, 3)
         return self.out(y.transpose(1, 2).flatten(2))
@@ -113,8 +107,8 @@ class NearReversibleLayer(nn.Module):
         self.ffn_norm = nn.LayerNorm(config.width, eps=1e-12)
         self.ffn = MLP(config)
 
-    def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        a = a + self.attention(self.attention_norm(b))
+    def forward(self, a: Tensor, b: Tensor, greater_equal_of_q: Tensor) -> tuple[Tensor, Tensor]:
+        a = a + self.attention(self.attention_norm(b), greater_equal_of_q)
         return a, b + self.ffn(self.ffn_norm(a))
 
 
@@ -137,7 +131,7 @@ class LshAttention(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.normal_(self.rotations)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, times: Tensor, positions: Tensor) -> Tensor:
         time = x.size(1)
         assert self.rounds * time % self.chunk == 0, "the axis (n c) of `rearrange` is cut into equal parts"
         qk = self.qk(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
@@ -145,8 +139,8 @@ class LshAttention(nn.Module):
         turned = torch.einsum("bhtd,hdrn->bhrtn", qk.detach(), self.rotations)
         h = turned[..., : self.buckets // 2]
         bucket = torch.cat((h, -h), dim=-1).argmax(-1)  # [batch, heads, rounds, time]
-        bucket = bucket + (self.buckets * torch.arange(self.rounds, device=x.device)).unsqueeze(1)
-        sorted_ = (bucket * time + torch.arange(time, device=x.device)).flatten(2, 3).argsort(dim=-1)
+        bucket = bucket + times
+        sorted_ = (bucket * time + positions).flatten(2, 3).argsort(dim=-1)
         place = sorted_ % time
         q = qk.gather(2, place.unsqueeze(-1).expand(-1, -1, -1, self.head_dim))
         v = v.gather(2, place.unsqueeze(-1).expand(-1, -1, -1, self.head_dim))
@@ -181,8 +175,8 @@ class FarReversibleLayer(nn.Module):
         self.ffn_norm = nn.LayerNorm(config.width, eps=1e-12)
         self.ffn = MLP(config)
 
-    def forward(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        a = a + self.attention(self.attention_norm(b))
+    def forward(self, a: Tensor, b: Tensor, times: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        a = a + self.attention(self.attention_norm(b), times, positions)
         return a, b + self.ffn(self.ffn_norm(a))
 
 
@@ -191,6 +185,7 @@ class ReformerEnwik8(nn.Module):
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
+        self.config = config
         self.token_embedding = nn.Embedding(config.vocab, config.width)
         self.position = AxialPositions(config)
         self.blocks = nn.ModuleList(
@@ -214,10 +209,22 @@ class ReformerEnwik8(nn.Module):
         nn.init.normal_(self.token_embedding.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        time = tokens.size(1)
         x = self.token_embedding(tokens)  # [batch, time, width]
         x = self.position(x)
+        positions = torch.arange(time, device=tokens.device)
+        place = positions.unflatten(0, (1, 1, time)).expand(tokens.size(0), -1, -1).expand(-1, self.config.heads, -1)
+        x_2 = place.unsqueeze(-1).unflatten(2, (-1, self.config.local_chunk))
+        of_k = torch.cat((x_2.roll(1, dims=2), x_2), dim=3).transpose(-1, -2)
+        greater_equal_of_q = place.unflatten(2, (-1, self.config.local_chunk)).unsqueeze(4) >= of_k
+        times = (self.config.buckets * torch.arange(self.config.rounds, device=tokens.device)).unsqueeze(1)
         a = x
-        for block in self.blocks:
-            a, x = block(a, x)
+        for block_1, block_2, block_3, block_4 in zip(
+            self.blocks[::4], self.blocks[1::4], self.blocks[2::4], self.blocks[3::4]
+        ):
+            a, x = block_1(a, x, greater_equal_of_q)
+            a, x = block_2(a, x, greater_equal_of_q)
+            a, x = block_3(a, x, times, positions)
+            a, x = block_4(a, x, greater_equal_of_q)
         y = self.layernorm(torch.cat((a, x), dim=-1))
         return self.head(y)
