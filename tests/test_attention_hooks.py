@@ -284,6 +284,7 @@ REFUSED = {
     "mha(heads: 2, scores: identity, position: learned(9))": ("E0204", "does not act inside attention"),
     "mha(heads: 2, weights: identity, softcap: 0)": ("E0204", ""),
     "attend(x, x, x, scores: identity)": ("E0302", ""),
+    "sdpa(x, x, x, weights: identity)": ("E0201", "`sdpa` has no option `weights`"),
 }
 
 
@@ -294,9 +295,34 @@ def test_what_is_said_of_a_wrong_hook(expression: str) -> None:
     block half(s: [batch, heads, time, source]) -> [batch, one, time, source] {{ return s[:, 0 : 1] }}
     block needs(s: [batch, heads, time, source], z: [batch, time, width]) {{ return s }}
     model m(x: [batch, time, 8]) {{ return x -> {expression} }}"""
-    (found,) = [d for d in check(text=text.replace("x -> attend", "attend")) if d.code.startswith("E")]
+    (found,) = [
+        d
+        for d in check(text=text.replace("x -> attend", "attend").replace("x -> sdpa", "sdpa"))
+        if d.code.startswith("E")
+    ]
     assert found.code == code
     assert message in found.message
+
+
+def test_dropout_behind_the_weights() -> None:
+    """It acts in training alone."""
+    module = made(model_of("mha(heads: 4, normalize: sigmoid, dropout: 0.5)", "causal", "rope"))
+    inputs = given(model_of("mha(heads: 4)", "causal", "rope"))
+    assert torch.equal(module(*inputs), module(*inputs))
+    module.train()
+    assert not torch.equal(module(*inputs), module(*inputs))
+
+
+@pytest.mark.parametrize("case", ATTENTION)
+def test_hooks_in_half_precision(case: str) -> None:
+    attention, mask, position = ATTENTION[case]
+    plain, hooked = (model_of(attention.format(more), mask, position) for more in ("", ", weights: identity"))
+    module = made(plain)
+    again, inputs = made(hooked, module).bfloat16(), given(plain)
+    with torch.no_grad():
+        found, wanted = again(*inputs), module(*inputs)
+    assert found.dtype == torch.bfloat16
+    close(found.float(), wanted, 0.05)
 
 
 def test_tensors_are_offered_where_a_block_is_applied() -> None:

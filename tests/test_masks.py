@@ -220,6 +220,21 @@ def test_layers_hand_their_mask_to_equations() -> None:
     assert archdsl.verify(model, seq=16).agrees
 
 
+def test_a_query_without_keys_has_no_gradient() -> None:
+    """Nor has anything a gradient that is no number."""
+    text = """model m(x: [batch, time, 6], real: padding[batch, time]) {
+      s = einsum("b q d, b k d -> b q k", x, x)
+      return matmul(softmax(s, mask: causal & padding), x)
+    }"""
+    x = torch.randn(2, 5, 6, requires_grad=True)
+    y = load_source(emit(spec(text)))()(x, torch.arange(5) >= torch.tensor([[2], [9]]))
+    y.square().sum().backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    assert [row.any().item() for row in x.grad[0]] == [False, False, True, True, True]
+    assert not x.grad[1].any()
+
+
 def test_no_tensor_is_made_where_all_is_seen() -> None:
     text = written("softmax", "full")
     plain = spec(text.replace(", mask: full", ""))

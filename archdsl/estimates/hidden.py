@@ -98,9 +98,8 @@ def unneeded(node: OpNode, given: Sequence[Known], out: Places) -> Iterator[Plac
             yield NOWHERE
             continue
         for h in out:
-            own = [
-                reads[i].index(same(axis + output.rank)) for axis in (h.query, h.keys) if _own(reads[i], axis, output)
-            ]
+            places = [same(axis + output.rank) for axis in (h.query, h.keys)]
+            own = [axis for place in places for axis, read in enumerate(reads[i]) if read == place]
             if len(own) == 2:
                 found.add(Hidden(h.key, own[0] - value.rank, own[1] - value.rank, h.mask))
         others = {h for j, facts in enumerate(given) for h, _ in facts if j != i} if node.op.elementwise else ()
@@ -110,11 +109,6 @@ def unneeded(node: OpNode, given: Sequence[Known], out: Places) -> Iterator[Plac
             if not spread and node.op.constant(node, without) is not None:
                 found.add(h)
         yield frozenset(found)
-
-
-def _own(reads: Sequence[object], axis: int, output: Value) -> bool:
-    """Whether an axis of the result, counted from the right, is read at its own position."""
-    return same(axis + output.rank) in reads
 
 
 def costing(node: OpNode, amount: Amount, given: Sequence[Known], out: Places) -> Amount:

@@ -131,7 +131,8 @@ def arguments(template: BlockValue, given: Mapping[str, Given], in_order: Sequen
     if not any(h.kind == "named_sizes" for h in hypers.values()):
         for name, (_, where) in given.items():
             if name not in hypers:
-                raise unknown_option(name, template.name, hypers, where)
+                elsewhere = op.elsewhere.get(name, "") if op is not None else ""
+                raise unknown_option(name, template.name, hypers, where, elsewhere)
     found, rest = dict(given), list(in_order)
     for name, hyper in hypers.items():
         if not rest or name in found or hyper.kind == "named_sizes":

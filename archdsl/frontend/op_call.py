@@ -372,9 +372,9 @@ def takes(kind: str | None, value: Any) -> bool:
     return kind in KINDS and bool(KINDS[kind][1](value))
 
 
-def unknown_option(name: str, owner: str, declared: Any, span: Span) -> ArchError:
+def unknown_option(name: str, owner: str, declared: Any, span: Span, help: str = "") -> ArchError:
     names = sorted(declared)
-    help_ = one_of(name, names, "it takes") if names else "it takes no options"
+    help_ = help or (one_of(name, names, "it takes") if names else "it takes no options")
     return error("E0201", f"`{owner}` has no option `{name}`", name_place(name, span), help=help_)
 
 

@@ -488,6 +488,8 @@ class Primitive:
     elementwise: ClassVar[bool] = False
     """Output = broadcast shape of the inputs; numbers may stand for tensors; applied to numbers alone it is computed
     now."""
+    elsewhere: ClassVar[Mapping[str, str]] = {}
+    """Options that it has not, and what an error says of who has them."""
     variadic: ClassVar[bool] = False
     """The last tensor of the signature may be given any number of times."""
     further_inputs: ClassVar[int] = 0

@@ -112,6 +112,10 @@ class SDPA(Primitive):
     """
 
     family = "attention"
+    elsewhere = dict.fromkeys(
+        ("scores", "normalize", "weights"),
+        "`attend` is `sdpa` with blocks between its steps: `attend(q, k, v, scores: f)`",
+    )
     worth_hoisting = True
     by_rows = True
     further_inputs = 1
