@@ -315,12 +315,18 @@ def test_dropout_behind_the_weights() -> None:
 
 @pytest.mark.parametrize("case", ATTENTION)
 def test_hooks_in_half_precision(case: str) -> None:
+    """Whatever the position adds, a hook is given scores of the model's own type."""
     attention, mask, position = ATTENTION[case]
-    plain, hooked = (model_of(attention.format(more), mask, position) for more in ("", ", weights: identity"))
+    one = """block one(s: [batch, h, time, source]) {
+      param w: [h, 1] = ones
+      return einsum("h a, b h q k -> b h q k", w, s)
+    }"""
+    plain, hooked = (model_of(attention.format(m), mask, position, one) for m in ("", ", scores: one"))
     module = made(plain)
-    again, inputs = made(hooked, module).bfloat16(), given(plain)
+    again, inputs = load_source(emit(hooked))().eval(), given(plain)
+    again.load_state_dict(module.state_dict(), strict=False)
     with torch.no_grad():
-        found, wanted = again(*inputs), module(*inputs)
+        found, wanted = again.bfloat16()(*inputs), module(*inputs)
     assert found.dtype == torch.bfloat16
     close(found.float(), wanted, 0.05)
 

@@ -17,8 +17,9 @@ from archdsl.api import check
 from archdsl.backends.torch import emit
 from archdsl.dependence.causality import prove
 from archdsl.estimates.cost import work_of
-from archdsl.estimates.flops import Convention, estimate
+from archdsl.estimates.flops import Convention, NodeFlops, estimate
 from archdsl.ir.cost import whole_at
+from archdsl.ir.walk import ops_below
 from archdsl.run.load import load_source
 
 Oracle = Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]
@@ -113,7 +114,7 @@ def test_a_mask_is_proved_as_in_sdpa(mask: str) -> None:
 def test_what_a_mask_hides_costs_nothing_as_in_sdpa(mask: str) -> None:
     """Forwards, in training and in a step of decoding, at an odd length; one matrix of weights is before all."""
 
-    def flops(form: str, convention: Convention) -> tuple[int, int, int | None]:
+    def flops(form: str, convention: Convention) -> tuple[int, int, int | None, float]:
         expression = FORMS[form].format(mask=mask)
         text = f"""model m(x: [batch, time, 10], {INPUTS[INPUTS.index("real") :]}) {{
           x = x -> linear(20)
@@ -122,8 +123,10 @@ def test_what_a_mask_hides_costs_nothing_as_in_sdpa(mask: str) -> None:
           v = x -> split_heads(2)
           return {expression}
         }}"""
-        found = estimate(archdsl.load(text=text), batch=3, seq=13, convention=convention).flops
-        return found.forward, found.training, found.decode_step
+        model = archdsl.load(text=text)
+        found = estimate(model, batch=3, seq=13, convention=convention).flops
+        drawn = sum(map(NodeFlops(model, 13).op, ops_below(model.block.graph)))
+        return found.forward, found.training, found.decode_step, drawn
 
     assert len({flops(form, "dense") for form in FORMS}) == 1
     assert len({flops(form, "exact") for form in FORMS}) == 1

@@ -115,6 +115,8 @@ class Work:
 
     ops: dict[Step, OpWork] = field(default_factory=dict)
     blocks: dict[Block, BlockWork] = field(default_factory=dict)
+    nodes: dict[OpNode, OpWork] = field(default_factory=dict)
+    """What each op does, all uses of the blocks that it stands in together."""
     layers: Total = field(default_factory=Total)
     """Forwards, within the stacks of layers alone."""
 
@@ -124,6 +126,8 @@ class Work:
             self.ops.setdefault((prefix + path, op), OpWork()).join(work, times)
         for block, found in other.blocks.items():
             self.blocks.setdefault(block, BlockWork(found.alias)).work.join(found.work, times)
+        for node, work in other.nodes.items():
+            self.nodes.setdefault(node, OpWork()).join(work, times)
         self.layers.join(other.layers, times)
 
     def with_rows(self, rows: Size) -> Work:
@@ -131,6 +135,7 @@ class Work:
         return Work(
             {step: work.with_rows(rows) for step, work in self.ops.items()},
             {block: BlockWork(b.alias, b.work.with_rows(rows)) for block, b in self.blocks.items()},
+            {node: work.with_rows(rows) for node, work in self.nodes.items()},
             self.layers.with_rows(rows),
         )
 
@@ -159,7 +164,7 @@ def _of_block(block: Block, alias: str, work: Work) -> Work:
     """What a block does, itself among its blocks."""
     own = BlockWork(alias, work.total)
     own.work.uses = 1
-    return Work(work.ops, {block: own, **work.blocks}, work.layers)
+    return Work(work.ops, {block: own, **work.blocks}, work.nodes, work.layers)
 
 
 # --- forwards: which tensors want a gradient --------------------------------------------------------------------------
@@ -353,6 +358,7 @@ class _Backwards:
         own = bool(node.weights or node.blocks) and (node.name or node.instance is not None)
         path = f"{_step(node)}{index}" if own else ""
         into.ops.setdefault((path, node.op.name), OpWork()).join(work, 1)
+        into.nodes.setdefault(node, OpWork()).join(work, 1)
         for call in node.blocks.values():
             self.experts(node, call, reached, back, into, path)
         if reached:
@@ -428,7 +434,7 @@ class _Backwards:
         back.need(node.starts, hidden)
         layers = Total()
         for key, count in uses.items():
-            work = Work(memo[key][0].ops, memo[key][0].blocks)
+            work = Work(memo[key][0].ops, memo[key][0].blocks, memo[key][0].nodes)
             into.join(work, count)
             layers.join(work.total.forward, count)
         into.layers.join(layers)

@@ -429,14 +429,14 @@ class NodeFlops:
     def __init__(self, model: Model, seq: int | None = None) -> None:
         """Raises ArchError E0503 where the model has no sizes at this length."""
         self.counter = _Counter(model, count_parameters(model), 1, seq)
-        self.blocks = work_of(model, training=False).blocks
+        work = work_of(model, training=False)
+        self.blocks, self.nodes = work.blocks, work.nodes
 
     def op(self, node: OpNode) -> float:
-        """Of a primitive, with the blocks that it applies."""
-        total = Total()
-        for part in node.op.flops(node).contractions:
-            total.add(part.amount)
-        return self.counter.value(total, "exact") + sum(self.block(call.block) for call in node.blocks.values())
+        """Of a primitive, with the blocks that it applies, on the mean of its uses."""
+        work = self.nodes.get(node, OpWork(1))
+        own = self.counter.value(work.forward, "exact") / (self.size(work.uses) or 1)
+        return own + sum(self.block(call.block) for call in node.blocks.values())
 
     def block(self, block: Block) -> float:
         """Of a block, on the mean of its uses."""
