@@ -366,8 +366,13 @@ class Mistake:
             end = self._operand_end(self._rest(), pipeline=True)
             left = text[start:operand]
             whole, stages = text[start : token.start].rstrip(), text[token.start : end]
-            note = f"if all of `{_one_line(whole)}` is to be piped: `{_one_line(f'({whole}) {stages}')}`"
-            return self._mixed(start, end, f"{left}({text[operand:end]})", [note])
+            part, all_ = f"{left}({text[operand:end]})", f"({whole}) {stages}"
+            if isinstance(values[bottom], ast.Number) or isinstance(values[-1], ast.Number):
+                # `1 - x -> sigmoid`: a number is computed with before, and nobody pipes one.
+                note = f"if only `{_one_line(text[operand : token.start])}` is to be piped: `{_one_line(part)}`"
+                return self._mixed(start, end, all_, [note] if not isinstance(values[-1], ast.Number) else [])
+            note = f"if all of `{_one_line(whole)}` is to be piped: `{_one_line(all_)}`"
+            return self._mixed(start, end, part, [note])
         arrow = self._arrow()
         if token.text in OPERATORS and arrow is not None and arrow < len(values) - 1:
             head = arrow - 1

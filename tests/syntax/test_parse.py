@@ -189,12 +189,26 @@ def test_the_number_of_errors_is_limited() -> None:
     assert len(refused("let a = =\n" * 1000)) == 20
 
 
-def test_a_fix_is_proposed() -> None:
+@pytest.mark.parametrize(
+    ("text", "help_", "note"),
+    [
+        ("y + x -> f(1) -> g as h", "y + (x -> f(1) -> g as h)", "all of `y + x`"),
+        ("y + 0.5 * x -> f", "y + 0.5 * (x -> f)", "all of `y + 0.5 * x`"),
+        ("-x -> f", "-(x -> f)", "all of `-x`"),
+        # A number at the left end is computed with first; one that stands before the arrow is not piped.
+        ("0.5 * x -> f(1) -> g as h", "(0.5 * x) -> f(1) -> g as h", "only `x`"),
+        ("1 - x -> sigmoid", "(1 - x) -> sigmoid", "only `x`"),
+        ("1e-5 ** x -> f", "(1e-5 ** x) -> f", "only `x`"),
+        ("x * 2 -> f", "(x * 2) -> f", ""),
+        ("x -> f + 1", "(x -> f) + 1", ""),
+    ],
+)
+def test_a_fix_is_proposed(text: str, help_: str, note: str) -> None:
     with pytest.raises(ArchError) as raised:
-        file("let a = 0.5 * x -> f(1) -> g as h")
+        file(f"let a = {text}")
     (found,) = raised.value.diagnostics
-    assert found.help == "write `0.5 * (x -> f(1) -> g as h)`"
-    assert found.notes == ("if all of `0.5 * x` is to be piped: `(0.5 * x) -> f(1) -> g as h`",)
+    assert (found.code, found.help) == ("E0103", f"write `{help_}`")
+    assert [n.partition(" is to be")[0] for n in found.notes] == ([f"if {note}"] if note else [])
 
 
 @pytest.mark.parametrize(
