@@ -437,6 +437,37 @@ def test_a_large_number_in_place_of_minus_infinity_is_named() -> None:
     assert any("scores are masked by -1e+09: with `-inf`" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("body", "reads"),
+    [
+        ("s = mean(x, axis: 1, keep: true)  y = x + (s - s)", False),
+        ("s = mean(x, axis: 1, keep: true)  y = (x + s) - s", False),
+        ("s = x -> flip(1)  y = x + (2 * s - s - s)", False),
+        (
+            "c = cumsum(x, axis: 1)  y = sum(x, axis: 1, keep: true) - (flip(1)(cumsum(flip(1)(x), axis: 1)) - x) - c",
+            False,
+        ),
+        ("s = mean(x, axis: 1, keep: true)  y = x - s", True),
+        ("s = mean(x, axis: 1, keep: true)  y = s - x", True),
+        ("s = mean(x, axis: 1, keep: true)  y = x + s + s", True),
+        ("a = x -> shift(1)  s = mean(x, axis: 1, keep: true)  y = (a - x) + s", True),
+        ("a = x -> linear(8) -> flip(1)  b = x -> linear(8)  y = a - b", True),
+    ],
+)
+def test_what_may_cancel_is_not_said_to_be_read(body: str, reads: bool) -> None:
+    """Certain is what changes an earlier position in the emitted module, too."""
+    text = f"model m(x: [batch, time, 8]) -> [batch, time, 8] {{ {body}  assert causal(y)  return y }}"
+    (found,) = archdsl.check(text=text)
+    begins = "a later token can reach an earlier position of `y`: " if reads else "cannot prove that `y` is causal: "
+    assert found.message.startswith(begins)
+    assert ("`assume causal(y)` takes it for proved" in found.help) is not reads
+    module = archdsl.to_torch(text=text, allow_noncausal=True).double()
+    x = torch.randn(1, 6, 8, dtype=torch.float64)
+    with torch.no_grad():
+        before, x[:, 4:] = module(x.clone()), 1.0
+        assert torch.allclose(before[:, :4], module(x)[:, :4]) is not reads
+
+
 # --- claims -----------------------------------------------------------------------------------------------------------
 
 

@@ -75,7 +75,8 @@ class Explainer(Paths):
                     f"scores are masked by {finite:g}: with `-inf` softmax gives what is masked no weight at all"
                 )
             help_ = (
-                "`assume causal(y)` takes it for proved; `--allow-noncausal` for a model that is meant to look ahead"
+                f"`assume causal({named or 'y'})` takes it for proved; "
+                "`--allow-noncausal` for a model that is meant to look ahead"
             )
         return Diagnostic("E0406", message, span, labels=tuple(labels), notes=tuple(notes), help=help_)
 

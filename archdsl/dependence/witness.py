@@ -2,8 +2,8 @@
 
 A bound that is too large proves nothing: it may be the analysis that is too coarse. So the way back from an element of
 what is claimed is searched for one of the input that it must not depend on. A step is taken only where the op reads
-that element whatever its weights are: not behind a mask that may hide it, and not where numbers decide what is read.
-That what is read could cancel (`x - x`) is left aside.
+that element whatever its weights are: not behind a mask that may hide it, not where numbers decide what is read, and
+not where it is taken from another that may have read it too (`s - s`).
 """
 
 from __future__ import annotations
@@ -221,6 +221,8 @@ class Witness(Paths):
             return
         if op.additive and any(self.may_drown(spot, node, i, number) for i, number in enumerate(known)):
             return  # what reads the sum may be the same whatever the other term is
+        if op.additive and self.may_cancel(spot, node, positions):
+            return
         picked = op.picks(node, known) if known else None
         taken = op.taken_from(node, index, self.length)
         for i, position in enumerate(positions):
@@ -246,6 +248,18 @@ class Witness(Paths):
             for place in range(self.length(node.tensor(0).shape[axis].value))
         )
         return len([*islice((n for n in numbers if n != node.op.absent(node)), 2)]) < 2
+
+    def may_cancel(self, spot: Spot, node: OpNode, positions: Sequence[Index | None]) -> bool:
+        """Whether a difference is one of two inputs that may both depend on a position that is too late."""
+        factors = node.op.combines(node) or ()
+        late = {
+            factor > 0
+            for i, (factor, position) in enumerate(zip(factors, positions, strict=False))
+            if isinstance(node.inputs[i], Value)
+            and position is not None
+            and self.may_leak(self.input(spot, node, i), position)
+        }
+        return len(late) > 1
 
     @staticmethod
     def is_known_somewhere(spot: Spot, value: object) -> bool:
