@@ -246,6 +246,28 @@ def test_no_tensor_is_made_where_all_is_seen() -> None:
     assert "where" not in emit(spec(text))
 
 
+def test_a_tensor_of_pairs_is_no_output_of_steps() -> None:
+    text = """model m(x: [batch, time, 4]) {
+      return where(causal, einsum("b q d, b k d -> b q k", x, x), 0)
+    }"""
+    report = archdsl.verify(spec(text), seq=5)
+    assert report.agrees
+    assert (
+        report.no_decode == "`m` cannot be decoded step by step: [batch, time, time], its output, grows along two axes"
+    )
+
+
+@pytest.mark.parametrize(
+    "inner", ["where(causal, x, 0)", "x * unsqueeze(indices(rows) % 2, 1)", "softmax(x, mask: causal)"]
+)
+def test_the_rows_of_an_expert_stand_at_no_positions(inner: str) -> None:
+    text = f"""block e(x: [rows, width]) {{ return {inner} }}
+    model m(x: [batch, time, 4]) {{ return x -> moe(experts: 2, top_k: 1, expert: e) }}"""
+    (found,) = [d for d in check(text=text) if d.code.startswith("E")]
+    assert found.code == "E0204"
+    assert found.message.startswith("an expert mixes no positions")
+
+
 REFUSED = {
     "where(causal, 1, 0)": ("E0302", "there are none"),
     "where(causal, x[0, 0], 0)": ("E0302", "have fewer"),

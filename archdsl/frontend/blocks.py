@@ -334,13 +334,24 @@ def _check_expert(block: Block, span: Span) -> None:
                 span,
                 help="linear, layernorm and rmsnorm can",
             )
-        elif isinstance(node, OpNode) and node.op.mixes and any(r and r[0] != same(0) for r in node.op.reads(node)):
+        elif isinstance(node, OpNode) and (_numbers_rows(node) or (node.op.mixes and _reads_rows(node))):
             raise error(
                 "E0204",
                 f"an expert mixes no positions, and `{node.op.name}` does",
                 span,
                 help="an expert gets its tokens from all sequences, in no order: mix positions before or after",
             )
+
+
+def _reads_rows(node: OpNode) -> bool:
+    """Whether an op reads other rows of an expert than its own."""
+    return any(r and r[0] != same(0) for r in node.op.reads(node))
+
+
+def _numbers_rows(node: OpNode) -> bool:
+    """Whether an op counts the rows of an expert, as a mask or `indices` does."""
+    sizes = (d.value for v in node.outputs for d in v.shape)
+    return node.op.positional and any(isinstance(n, Poly) and n.symbols & symbol("rows").symbols for n in sizes)
 
 
 def _demand_readable(block: str, name: str, value: Any, given: Mapping[str, Any], span: Span) -> None:

@@ -217,7 +217,8 @@ class Softmax(AxisOp):
             mask = Mask(given.dtype, tensor=given)
         if given is None and (mask is None or mask.rule == "full"):
             return call.node(inputs=(x,))
-        broadcast(call, self.name)
+        if mask is None:
+            broadcast(call, self.name)
         seen = given if mask is None else mask_beside(call, mask, [x])
         shown = call.apply("where", seen, x, as_operand(EnumValue("-inf")))
         (weights,) = call.node(inputs=(shown,))

@@ -236,6 +236,11 @@ def _time(model: Model, flat: FlatGraph) -> Symbol:
     symbols = [s for d in shape[1:] if isinstance(d.value, Poly) for s in d.value.symbols if is_time(d, s)]
     for symbol in symbols:
         if any(is_time(d, symbol) for _, v in model.inputs for d in v.shape[1:]):
+            if sum(is_time(d, symbol) for d in shape) > 1:
+                shown = _shown(flat.outputs[0])
+                raise _refuse(
+                    f"`{model.name}` cannot be decoded step by step: {shown}, its output, grows along two axes"
+                )
             return symbol
     raise _refuse(
         f"`{model.name}` has no output that follows the positions of a sequence, so there is nothing to decode",
