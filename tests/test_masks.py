@@ -296,3 +296,94 @@ def test_what_is_said_of_a_mask_in_a_wrong_place(expression: str) -> None:
     (found,) = [d for d in check(text=text) if d.code.startswith("E")]
     assert found.code == code
     assert message in found.message
+
+
+# --- fixed prefixes: keys and values in front of those of the sequence ------------------------------------------------
+
+IN_FRONT: dict[str, Oracle] = {
+    "causal": lambda q, k, t: k <= q,
+    "(causal & window(2)) | prefix(n)": lambda q, k, t: (k <= q) & (q - k < 2) | (k < 3),
+    "(causal & chunked(4)) | prefix(1)": lambda q, k, t: (k <= q) & (q // 4 == k // 4) | (k < 1),
+    "causal & padding": lambda q, k, t: (k <= q) & front(t["real"])[:, None, :],
+    "causal & keys(mask)": lambda q, k, t: (k <= q) & front(t["mask"])[:, None, :],
+    "(causal & padding & window(3)) | prefix(n)": lambda q, k, t: (
+        (k <= q) & (q - k < 3) & front(t["real"])[:, None, :] | (k < 3)
+    ),
+}
+"""Of positions that count the three keys in front, too."""
+AFTER = {
+    "sdpa": "sdpa(h, k, v, mask: {mask})",
+    "softmax": "matmul(softmax(matmul(h, transpose(k, 2, 3)) / sqrt(5), mask: {mask}), v)",
+}
+
+
+def front(real: Tensor) -> Tensor:
+    """What stands in front is real."""
+    return torch.cat((torch.ones_like(real[:, :3]), real), dim=1)
+
+
+def prefixed(form: str, mask: str, end: str = "") -> str:
+    return f"""model m(n = 3)({INPUTS}) {{
+      param layer_k: [2, n, 5] = normal(1)
+      param layer_v: [2, n, 3] = normal(1)
+      k = concat(layer_k -> unsqueeze(0) -> expand(0, batch), k, axis: 2)
+      v = concat(layer_v -> unsqueeze(0) -> expand(0, batch), v, axis: 2)
+      y = {AFTER[form].format(mask=mask)}{end}
+      return y
+    }}"""
+
+
+@pytest.mark.parametrize("mask", IN_FRONT)
+@pytest.mark.parametrize("form", AFTER)
+def test_keys_in_front_are_seen_by_all(form: str, mask: str) -> None:
+    """The first query stands behind the prefix; of what speaks of the sequence alone the prefix is real."""
+    given = tensors()
+    model = spec(prefixed(form, mask))
+    made = load_source(emit(model))()
+    k, v = (torch.cat((p.expand(3, -1, -1, -1), given[n]), 2) for n, p in (("k", made.layer_k), ("v", made.layer_v)))
+    seen = IN_FRONT[mask](torch.arange(3, 10)[:, None], torch.arange(10), given)
+    seen = seen[:, None] if seen.dim() == 3 else seen
+    wanted = torch.where(seen, given["h"] @ k.mT / 5**0.5, -torch.inf).softmax(-1).nan_to_num() @ v
+    own = {name: given[name] for name, _ in model.inputs}
+    close(made(*own.values()), wanted)
+    assert onnx_tools.distance(onnx_tools.run(onnx_tools.onnx_bytes(model, made), own)[0], wanted.detach()) < 1e-5
+
+
+@pytest.mark.parametrize("form", AFTER)
+def test_a_prefix_is_proved_and_counted(form: str) -> None:
+    """No query of the sequence sees ahead; and each pair that is seen costs its products, no other."""
+    for mask, seen in IN_FRONT.items():
+        text = prefixed(form, mask, "\n      assert causal(y, ahead: 1)")
+        text = text.replace("assert causal(y, ahead: 1)", "assert causal(y -> merge_heads)").replace(
+            INPUTS,
+            INPUTS.replace(
+                "h: [batch, 2, time, 5], k: [batch, 2, time, 5], v: [batch, 2, time, 3]", "x: [batch, time, 10]"
+            ),
+        )
+        text = text.replace(
+            "      k = concat",
+            "      h = x -> split_heads(2)\n      k = x -> linear(10) -> split_heads(2)\n"
+            "      v = x -> linear(6) -> split_heads(2)\n      k = concat",
+            1,
+        )
+        assert [d.code for d in check(text=text) if d.code.startswith("E")] == [], mask
+        if "padding" in mask or "keys" in mask:
+            continue  # which hides pairs that are not known before
+        flops = estimate(archdsl.load(text=text), batch=1, seq=13, convention="exact").flops.forward
+        pairs = int(seen(torch.arange(3, 16)[:, None], torch.arange(16), {}).sum())
+        assert flops == 2 * (13 * 10 * 16 + 2 * pairs * (5 + 3)), mask
+
+
+def test_a_longer_prefix_than_there_is_leaks() -> None:
+    """`prefix(n)` of more keys than stand in front shows keys of the sequence to those before them: refused, and by the
+    emitted file where a Config asks for it."""
+    fits = prefixed("sdpa", "causal | prefix(n)").replace("(n = 3)", "(n = 3, m = 3)")
+    leaks = [
+        prefixed("sdpa", f"causal | prefix({n})", "\n      assert causal(y -> merge_heads)") for n in ("n + 1", "n + 2")
+    ]
+    found = [[d.code for d in check(text=t) if d.code.startswith("E")] for t in leaks]
+    assert found == [[], ["E0406"]]
+    made = load_source(emit(spec(fits.replace("prefix(n)", "prefix(m)"))))
+    with pytest.raises(AssertionError):
+        names_of(made())["Config"](m=5)
+    names_of(made())["Config"](n=4, m=4)

@@ -138,7 +138,10 @@ def costing(node: OpNode, amount: Amount, given: Sequence[Known], out: Places) -
 
 def _share(flops: Size, parts: Size) -> Size | None:
     """What each of so many parts costs; None where they do not cost the same."""
-    found = div(flops, parts)
+    found: Size | None = div(flops, parts)
+    if isinstance(flops, Poly) and isinstance(parts, Poly):  # `time * (time + 4)` has several terms
+        ratios = (div(Poly((term,)), Poly(parts.terms[:1])) for term in flops.terms)
+        found = next((ratio for ratio in ratios if mul(ratio, parts) == flops), None)
     if isinstance(found, Poly):
         whole = all(power > 0 for monomial, _ in found.terms for _, power in monomial) and found.denominator == 1
         return found if whole else None

@@ -93,6 +93,8 @@ class PositionRule(Frozen):
     """Numbers of an example."""
     ahead: Callable[..., int] | None = None
     """How many positions past its own a query sees at most, by the numbers; None if there is no bound."""
+    from_start: bool = False
+    """Whether it sees that many at the first position, and fewer at each that follows."""
     behind: Callable[..., int] | None = None
     """How many positions before its own, likewise."""
     parameter: str = ""
@@ -140,7 +142,9 @@ RULES: dict[str, PositionRule] = {
         parameter="chunk",
         own=True,
     ),
-    "prefix": PositionRule("key < length", ("length",), (3,), ahead=lambda length: length - 1, parameter="prefix"),
+    "prefix": PositionRule(
+        "key < length", ("length",), (3,), ahead=lambda length: length - 1, from_start=True, parameter="prefix"
+    ),
     "global": PositionRule("(query < count) | (key < count)", ("count",), (2,)),
     "strided": PositionRule("(query - key) % stride == 0", ("stride",), (3,), own=True),
     "dilated": PositionRule(
@@ -236,11 +240,14 @@ def in_documents(mask: Mask) -> dict[str, Mask] | None:
     return rules if fits else None
 
 
-def ahead(mask: Mask) -> int | None:
-    """How many positions past its own a query may see, at most; None where there is no bound."""
-    if not mask.parts:
-        return _bound(mask, RULES[mask.rule].ahead) if mask.rule in RULES else None
-    return _of_parts(mask, map(ahead, mask.parts))
+def ahead(mask: Mask, before: int = 0) -> int | None:
+    """How many positions past its own a query may see, at most, where the first one stands behind `before` keys; None
+    where there is no bound."""
+    if mask.parts:
+        return _of_parts(mask, (ahead(part, before) for part in mask.parts))
+    rule = RULES.get(mask.rule)
+    bound = _bound(mask, rule.ahead) if rule is not None else None
+    return bound if bound is None or rule is None or not rule.from_start else bound - max(before, 0)
 
 
 def sees_itself(mask: Mask) -> bool:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import partial, reduce
 from typing import Any
 
-from archdsl.ir.dims import Num, Shape, num, shape_text, sub, whole_axis
+from archdsl.ir.dims import Num, Poly, Shape, binary, num, shape_text, sub, whole_axis
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.masks import RULES, TENSOR_RULES, Mask, ahead, breadth, in_documents, reads_query, sees
 from archdsl.ir.op import Application, At, OnnxScope, Primitive, Reads, TorchScope, Tree, same
@@ -69,7 +69,8 @@ class MaskTensor(Primitive):
     def constants(self, node: OpNode) -> Sequence[tuple[At, float]]:
         """False at keys later than a query may see; the last query stands at the last key."""
         queries, keys = number_inputs(node, 0, 1)
-        bound, before = ahead(node.options["mask"]), sub(keys.value, queries.value)
+        before = sub(keys.value, queries.value)
+        bound = ahead(node.options["mask"], before) if isinstance(before, int) else None
         if bound is None or not isinstance(before, int):
             return ()
         rank = node.outputs[0].rank
@@ -198,15 +199,34 @@ def mask_tensor(
 ) -> Value:
     """A mask as a bool tensor for scores of `rank` axes, the last two of which are `queries` and `keys`, behind one of
     `batch` if there is any. `plain` asks for a tensor even where a kernel needs none; a mask in `blocks` will do as
-    well. Raises E0403 where the mask reads a tensor of other sizes."""
+    well.
+
+    A tensor may speak of the last positions alone. What stands in front, a fixed prefix, is real, and in a group of its
+    own. Raises E0403 where the mask reads a tensor of other sizes."""
+    first = binary("-", keys, queries)
+    for leaf in mask.leaves():
+        if leaf.rule == "prefix" and first.static and first.value != 0:
+            own = binary("+", first, num(1))  # the first query's own position
+            call.holds("<=", leaf.numbers[0], own, "a prefix ends before the keys that follow the first query")
     tensors: list[Value] = []
     for leaf in tensor_leaves(mask):
-        if leaf.tensor is not None:
-            tensors.append(call.bring(leaf.tensor))
-        else:
-            tensors.append(call.model_input(leaf.rule, keys))
-        by_query = TENSOR_RULES[leaf.rule].reads == "query"
-        wanted, (*lead, axis) = queries if by_query else keys, tensors[-1].shape
+        reads = TENSOR_RULES[leaf.rule].reads
+        wanted = queries if reads == "query" else keys
+        if reads == "both" and queries.value != keys.value:
+            raise call.error(
+                "E0403",
+                f"the mask `{leaf}` compares each query with each key, and there are {queries} queries and {keys} keys",
+                option="mask",
+                help="compare their tensors in equations, `unsqueeze(of_queries, 2) == unsqueeze(of_keys, 1)`",
+            )
+        given = call.bring(leaf.tensor) if leaf.tensor is not None else call.model_input(leaf.rule, inputs_of(wanted))
+        before = binary("-", wanted, given.shape[-1])
+        if before.static and float(before) > 0:
+            filling = num(-1 if reads == "both" else 1)
+            given = call.apply("pad", given, called=given.name, before=before, axis=num(-1), value=filling)
+        tensors.append(given)
+        by_query = reads == "query"
+        *lead, axis = given.shape
         if lead and (len(lead) > 1 or any(lead[0].value != n.value for n in batch)):
             raise call.error(
                 "E0403",
@@ -226,6 +246,13 @@ def mask_tensor(
     how = {name: True for name, asked in (("plain", plain), ("blocks", blocks)) if asked}
     heads = num(max(rank - 3, 0))
     return call.apply("mask", queries, keys, *tensors, called="mask", mask=mask, heads=heads, **how)
+
+
+def inputs_of(length: Num) -> Num:
+    """The part of a length that is an axis of the model's inputs: `time` of `time + 4`."""
+    terms = length.value.terms if isinstance(length.value, Poly) else ()
+    fixed = next((count for powers, count in terms if not powers), 0)
+    return Num(sub(length.value, fixed), length.expr) if fixed > 0 else length
 
 
 def mask_beside(call: Application, mask: Mask, others: Sequence[Value]) -> Value:

@@ -196,8 +196,8 @@ class SDPA(Primitive):
         q, k = tensor_inputs(node, 0, 1)
         rank, time = q.rank, q.rank - 2
         lead = tuple(same(i) if rank < 4 or i != rank - 3 else EVERYWHERE for i in range(rank - 2))
-        bound = ahead(node.options["mask"])
         later = sub(k.shape[-2].value, q.shape[-2].value)  # the last query stands at the last key
+        bound = ahead(node.options["mask"], later) if isinstance(later, int) else None
         bound = None if bound is None or not isinstance(later, int) else bound + max(later, 0)
         keys = EVERYWHERE if bound is None else up_to(time, bound)
         found: list[Reads] = [(*lead, same(time), EVERYWHERE), (*lead, keys, EVERYWHERE), (*lead, keys, EVERYWHERE)]
