@@ -269,3 +269,38 @@ def test_infinity_times_what_may_be_zero(equation: str, told: bool) -> None:
     found = check(text=text)
     assert not [d.message for d in found if d.is_error]
     assert [d.code for d in found if d.code == "W0410"] == ["W0410"] * told
+
+
+@pytest.mark.parametrize(
+    ("scores", "place"),
+    [
+        ("where(later, -1e9, s)", "-1e9"),
+        ("where(later, -10_000, s)", "-10_000"),
+        ("where(~later, s, -1e30)", "-1e30"),
+        ("where(later, -huge, s) -> cast(float32)", "-huge"),
+        ("s + where(later, -1e9, 0)", "-1e9"),
+        ("s / 4 + unsqueeze(where(later, 0, -1e5), 0)", "-1e5"),
+        ("s + cast(later, float) * -1e9", "-1e9"),
+        ("s - 1e9 * cast(later, float)", ""),
+        ("s + (cast(x[:, :, 0] > 0, float) -> unsqueeze(1)) * -1e9", "-1e9"),
+        ("where(later, -inf, s)", ""),
+        ("s + where(later, -inf, 0)", ""),
+        ("where(later, -100, s)", ""),
+        ("where(later, -9_999, s)", ""),
+        ("s * -1e9", ""),
+        ("where(s > 0, -1e9, s)", ""),
+        ("2 * (s + where(later, -1e9, 0))", "-1e9"),
+    ],
+)
+def test_a_finite_number_for_minus_infinity(scores: str, place: str) -> None:
+    """Where it is known to cost a step, or is added; other numbers, and those that data choose, are scores."""
+    text = f"""let huge = 1e12
+    model m(x: [batch, time, 8]) {{
+      later = indices(time) > unsqueeze(indices(time), 1)
+      s = einsum("b i d, b j d -> b i j", x, x) * huge / huge
+      y = {scores}
+      return matmul(softmax(y) -> cast(float), x)
+    }}"""
+    found = check(text=text)
+    assert not [d.message for d in found if d.is_error]
+    assert [d.span.text for d in found if d.code == "W0411" and d.span] == ([place] if place else [])

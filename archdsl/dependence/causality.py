@@ -19,6 +19,7 @@ What is not known is taken for the worst, so what is proved holds, provided that
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from archdsl.dependence.domain import ONE, ZERO, Bound, Fact, Form, flat_layout
 from archdsl.dependence.explain import Explainer
@@ -85,6 +86,7 @@ def assumed(model: Model) -> list[str]:
     ]
 
 
+@lru_cache(maxsize=4)
 def walked(model: Model) -> DependenceWalk:
     """The walk that finds what every tensor of the model depends on along the axes of its sequences."""
     sources = [

@@ -69,7 +69,7 @@ class Explainer(Paths):
             help_ = f"{_cure(mask)}; `--allow-noncausal` for a model that is meant to look ahead"
         else:
             message = f"cannot prove that {claimed} is causal: `{leaking}` may read {what}"
-            finite = next(iter(self.walk.finite), None)  # a large number in place of minus infinity
+            finite = next(iter(self.walk.finite.values()), None)  # a large number in place of minus infinity
             if finite is not None:
                 notes.append(
                     f"scores are masked by {finite:g}: with `-inf` softmax gives what is masked no weight at all"

@@ -74,8 +74,8 @@ class DependenceWalk(Interpreter[Fact]):
         self.leaks: list[Leak] = []
         self.needed: set[CausalNode] = set()
         """Assumptions that say more than is proved."""
-        self.finite: dict[float, None] = {}
-        """Large numbers that stand where minus infinity would make softmax give 0."""
+        self.finite: dict[OpNode, float] = {}
+        """Large numbers that stand where minus infinity would make softmax give 0, each where it does not."""
 
     # --- facts ---
 
@@ -154,7 +154,7 @@ class DependenceWalk(Interpreter[Fact]):
         own = [(form, op.constant(node, (value,))) for form, value in first.known]
         masked = [value for _, value in first.known if -math.inf < value < -LARGE]
         if masked and op.constant(node, (-math.inf,)) is not None:
-            self.finite.setdefault(masked[0])
+            self.finite.setdefault(node, masked[0])
         return (*made, *((form, value) for form, value in own if value is not None)), None
 
     def pointwise(

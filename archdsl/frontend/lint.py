@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from archdsl.dependence.causality import assumptions
+from archdsl.dependence.causality import assumptions, walked
 from archdsl.dependence.rows import mixing
 from archdsl.diagnostics import Diagnostic
 from archdsl.diagnostics.source import Span
@@ -34,6 +34,9 @@ hardly matters."""
 HEAD_GRAIN, LARGEST_HEAD = 8, 256
 """What the fused attention kernels take."""
 
+HIDES = -1e4
+"""Numbers up to it stand for minus infinity."""
+
 DEEPEST_POST_NORM = 24
 """Post-norm networks beyond this depth need help to train (Wang et al., 2022)."""
 
@@ -54,6 +57,7 @@ def lints(model: Model, module: SpecModule) -> list[Diagnostic]:
         *_mixed_rows(model),
         *_widened(model),
         *_infinite_products(model),
+        *_finite_masks(model),
     ]
     unique = {(d.code, d.message, d.span): d for d in found}
     return sorted(unique.values(), key=lambda d: d.span.start if d.span is not None else 0)
@@ -366,6 +370,49 @@ def _infinite_products(model: Model) -> Iterator[Diagnostic]:
                     help_ = "choose between them instead: `where(mask, -inf, scores)`"
                     yield Diagnostic("W0410", text, _in_file(node.span) or span, help=help_)
                     break
+
+
+def _finite_masks(model: Model) -> Iterator[Diagnostic]:
+    """W0411: large numbers that stand for minus infinity before a softmax, where it is known that decoding pays for
+    them, or where they are added."""
+    finite = walked(model).finite
+    for block, span in _blocks(model.block, model.block.span, set()):
+        nodes = [*_ops(block.graph)]
+        makers = {v: n for n in nodes for v in n.outputs}
+        for node in nodes:
+            if node.op.elementwise or node.op.constant(node, (-math.inf,)) is None:
+                continue
+            found = [n for n, added in _masking(node.inputs[0], makers, False) if added or float(n) == finite.get(node)]
+            if not found and finite.get(node, 0.0) > HIDES:
+                continue
+            number = float(found[0]) if found else finite[node]
+            text = f"scores are masked by {number:g}, and what it hides counts as read: no step may be decoded"
+            help_ = "write `-inf`, or `softmax(scores, mask: m)`, which gives 0 where a query sees no key"
+            place = found[0].origin if found else None
+            yield Diagnostic("W0411", text, _in_file(place) or _in_file(node.span) or span, help=help_)
+
+
+def _masking(x: Input, makers: Mapping[Value, OpNode], added: bool) -> Iterator[tuple[Num, bool]]:
+    """The numbers of at most HIDES that scores are plainly seen to be masked by, and whether each is added to them."""
+    if isinstance(x, Num) and HIDES >= _plain(x) > -math.inf:
+        yield x, added
+    node = makers.get(x) if isinstance(x, Value) else None
+    if node is None:
+        return
+    if node.op.moves:
+        yield from _masking(node.inputs[0], makers, added)
+    elif node.op.sign == "*":
+        for a, b in (node.inputs, node.inputs[::-1]):
+            if isinstance(a, Num):
+                yield from _masking(b, makers, added)
+            if isinstance(a, Num) and added:  # times a mask of zeros and ones
+                yield from _masking(a, makers, True)
+    elif node.op.elementwise and node.op.combines(node) is not None:
+        for part in node.inputs:
+            yield from _masking(part, makers, len(node.inputs) > 1 or added)
+    elif node.op.chosen:
+        for i in node.op.chosen:
+            yield from _masking(node.inputs[i], makers, added)
 
 
 def _picked(x: Input, makers: Mapping[Value, OpNode]) -> set[float]:
