@@ -773,6 +773,10 @@ class CastLike(Same):
     signature = "cast_like()(x: [...], like: [...]) -> [...]"
     examples = (Example("(x -> cast(float32)) -> cast_like(y)", "x: [2, 5, 8], y: [3]", gradients=False),)
 
+    def build(self, call: Application) -> Sequence[Value]:
+        x, like = call.tensor(0), call.tensor(1)
+        return (x,) if x.dtype == like.dtype else call.node()
+
     def reads(self, node: OpNode) -> Sequence[Reads]:
         return tuple(same(i) for i in range(node.tensor(0).rank)), (At(),) * node.tensor(1).rank
 
