@@ -335,19 +335,7 @@ class Einsum(Primitive):
         return {n for n, d in zip(term, value.shape, strict=True) if d.value != 1 or sizes[n].value == 1}
 
     def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
-        """Along an axis that all who have it are cut along, and that is not summed over."""
-        terms, result = parsed(node.options["pattern"])
-        values = [v for v in node.inputs if isinstance(v, Value)]
-        spelt = [spread(term, v.rank) for term, v in zip(terms, values, strict=True)]
-        names = {term[axis] for term, axis in zip(spelt, cut, strict=True) if axis is not None}
-        out = spread(result, node.outputs[0].rank)
-        if len(names) != 1 or not names <= set(out):
-            return None
-        (name,) = names
-        for term, value, axis in zip(spelt, values, cut, strict=True):
-            if name in term and axis is None and value.shape[term.index(name)].value != 1:
-                return None
-        return Parts(out.index(name))
+        return parts_of(self.joint(node), node, cut)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """With a letter for each axis under `...` too: onnxruntime sums over none of them."""
@@ -420,6 +408,18 @@ def lettered(names: Sequence[str]) -> dict[str, str]:
 SIDES = (("rows", "inner"), ("inner", "columns"))
 
 
+def parts_of(joint: Joint, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+    """A sum of products along an axis that all who have it are cut along, and that is not summed over."""
+    names = {term[axis] for term, axis in zip(joint.terms, cut, strict=True) if axis is not None}
+    if len(names) != 1 or not names <= {*joint.result}:
+        return None
+    (name,) = names
+    for term, value, axis in zip(joint.terms, node.inputs, cut, strict=True):
+        if isinstance(value, Value) and name in term and axis is None and value.shape[term.index(name)].value != 1:
+            return None
+    return Parts(joint.result.index(name))
+
+
 class MatMul(Primitive):
     """The matrix product of the last two axes; those before them are equal from the right, or 1, or missing in one."""
 
@@ -447,6 +447,9 @@ class MatMul(Primitive):
 
     def leading(self, node: OpNode, i: int) -> int | None:
         return 0 if i == 0 else None
+
+    def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+        return parts_of(self.joint(node), node, cut)
 
     def flops(self, node: OpNode) -> Cost:
         return Cost((contracted((*node.outputs[0].shape, node.tensor(0).shape[-1]), (0,), (1,)),))

@@ -97,6 +97,25 @@ model keys(layers = 2, heads = 4, width = 32, vocab = 64)(tokens: token[batch, t
   return x -> rmsnorm -> linear(vocab, bias: false) as head
 }
 """
+# Attention that is written out: of its scores each device has those of its heads.
+HOOKED = """
+block cap(s: [batch, heads, time, source]) { return 3 * tanh(s / 3) }
+
+block layer(heads) {
+  attention: mha(heads: heads, scores: cap, normalize: sigmoid)
+  mask:      causal & window(5)
+  position:  rope
+  ffn:       mlp(hidden: 48)
+}
+
+model hooked(layers = 2, heads = 4) {
+  vocab:   64
+  context: 16
+  width:   32
+  blocks:  layers * layer(heads: heads)
+  head:    lm
+}
+"""
 LATENT = {
     "dense_layers": 1,
     "sparse_layers": 1,
@@ -127,6 +146,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
     "two stacks, and a bias for each head": ("t5_small", {**SMALL, **WORDS, "head_dim": 8, "hidden": 48}, {"tp": 2}),
     "norms within heads": (NORMED, {}, {"tp": 2}),
     "keys of all layers": (SHARED_KEYS, {}, {"tp": 2}),
+    "attention written out": (HOOKED, {}, {"tp": 2}),
 }
 
 
