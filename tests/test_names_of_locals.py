@@ -2,6 +2,7 @@
 
 import sys
 
+import pytest
 import torch
 
 import archdsl
@@ -42,7 +43,7 @@ def test_a_number_of_a_shared_block_is_not_the_reader_s_own_of_that_name() -> No
 
 
 def test_a_let_of_the_model_is_a_local_of_its_constructor() -> None:
-    """By its name, where it is longer than a product of two numbers or read twice; methods write it out."""
+    """By its name; methods write it out."""
     text = """model m(n = 8, k = 4)(x: [batch, time, 8]) {
       let inner = 2 * n * k // 3 + 1
       let twice = inner * 2
@@ -58,6 +59,55 @@ def test_a_let_of_the_model_is_a_local_of_its_constructor() -> None:
     config = sys.modules[made.__module__].Config(n=5)
     counted = archdsl.load(text=text, set={"n": 5})
     assert sum(p.numel() for p in made(config).parameters()) == total(counted)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("let ff = 4 * width  x = x -> mlp(hidden: ff)", ["ff = 4 * config.width", "hidden=ff"]),
+        ("let ff = h // 2  for i in n { x = x -> mlp(hidden: ff) }", ["ff = config.h // 2", "hidden=ff"]),
+        ("x = x -> narrow(2)", ["mid = config.width // 2", "nn.Linear(config.width, mid)"]),
+        ("x = x -> narrow(2) -> narrow(2)", ["mid = config.width // 2", "nn.Linear(mid, config.width)"]),
+        ("x = x -> around", ["mid = config.width // 2", "outer = 2 * mid", "nn.Linear(mid, outer)"]),
+        ("for i in n { let ff = h // 2  x = x -> mlp(hidden: ff) }", ["ff = config.h // 2", "hidden=ff"]),
+        ("if n > 1 { let ff = h // 2  x = x -> mlp(hidden: ff) }", ["ff = config.h // 2", "hidden=ff"]),
+        # A `let` that is another number in each iteration is no name.
+        ("for i in [3, 5] { let k = i * h  x = x -> mlp(hidden: k) }", ["hidden=3 * config.h", "hidden=5 * config.h"]),
+        ("for i in [3, 5] { let k = i * h  let l = k + 1  x = x -> mlp(hidden: l) }", ["hidden=3 * config.h + 1"]),
+        # Nor one of an inline block where the name is taken, or was given to another number.
+        ("x = x -> called_h", ["nn.Linear(config.width, config.width // 4)"]),
+        ("x = x -> narrow(2) -> narrow(4)", ["mid = config.width // 2", "nn.Linear(config.width, config.width // 4)"]),
+        ("let mid = 3 * h  x = x -> narrow(2) -> mlp(hidden: mid)", ["mid = 3 * config.h", "hidden=mid"]),
+        (
+            "x = x -> narrow(2)  let mid = 3 * h  x = x -> mlp(hidden: mid)",
+            ["mid = config.width // 2", "hidden=3 * config.h"],
+        ),
+    ],
+)
+def test_a_let_is_a_name_where_it_has_one_meaning(body: str, said: list[str]) -> None:
+    text = f"""
+inline block narrow(by: size)(x: [..., width]) {{ let mid = width // by  return x -> linear(mid) -> linear(width) }}
+inline block called_h(x: [..., width]) {{ let h = width // 4  return x -> linear(h) -> linear(width) }}
+inline block around(x: [..., width]) {{
+  let mid = width // 2
+  let outer = 2 * mid
+  return x -> linear(mid) -> linear(outer) -> linear(width) -> narrow(2)
+}}
+model m(h = 6, n = 2, width = 8)(x: [batch, time, width]) {{ {body}  return x }}
+block inner(h: size, n: size)(x: [..., width]) {{ {body}  return x }}
+model other(h = 6, n = 2, width = 8)(x: [batch, time, width]) {{ return x -> inner(h: h, n: n) }}
+"""
+    source = archdsl.torch_source(text=text, model="m")
+    for line in said:
+        assert line in source
+    for name in ("m", "other"):
+        made = load_source(archdsl.torch_source(text=text, model=name))
+        for sizes in ({}, {"h": 10, "width": 16}):
+            module = made(sys.modules[made.__module__].Config(**sizes))
+            state = {k: tuple(v.shape) for k, v in module.state_dict().items()}
+            there = archdsl.to_torch(text=text, model=name, set=sizes).state_dict()
+            assert state == {k: tuple(v.shape) for k, v in there.items()}
+            assert module(torch.zeros(1, 2, sizes.get("width", 8))).shape == (1, 2, sizes.get("width", 8))
 
 
 def test_what_a_loop_goes_over_is_bound_before_it() -> None:

@@ -111,6 +111,10 @@ class BlockBuilder(Decisions):
         self.axes: dict[str, Num] = {}
         self.tensors: set[str] = set()
         """The names of tensors that sizes are called by: `table.0`."""
+        self.varying: set[str] = set()
+        """What has another meaning in each iteration of the loops that are being run."""
+        self.own_names: set[str] = set()
+        """Hyper-parameters and axes, which nothing else is called by."""
         self.known: dict[str, Num] = {}
         """Hyper-parameters that are numbers."""
         self.instances: list[SharedModule] = []

@@ -166,7 +166,9 @@ class Blocks(Functions):
             inner.copies = abstract(free_name("expert_count", copies.expr, bind, taken), copies, bind)
         scope = Scope(target.module, inner, BodyState())
         scope.vars.update(own)
+        inner.own_names = {*hypers_of(template)}
         given, sizes = self.match_tensors(call, scope, bind)
+        inner.own_names |= scope.vars.keys()
         for name, value in args.items():
             _demand_readable(template.name, name, value, given, span)
         block = self._block(replace(call, template=replace(template, args=own)), scope, given, sizes)

@@ -186,6 +186,7 @@ class Loops(Expressions):
             if item is not None:
                 inner.vars[s.name] = item.labelled(s.name) if isinstance(item, BlockValue) else item
             frame.iterations.append(Iteration(names))
+            varying, frame.varying = frame.varying, frame.varying | ({s.name} if isinstance(item, Num) else set())
             if collect:
                 scope.body.emits.append(emits)
             try:
@@ -193,6 +194,7 @@ class Loops(Expressions):
                 frame.settle(None)
             finally:
                 frame.iterations.pop()
+                frame.varying = varying
                 if collect:
                     scope.body.emits.pop()
             ends = [inner.vars[n] for n in carried]

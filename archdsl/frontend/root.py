@@ -85,6 +85,7 @@ class Elaborator(Bodies):
         scope = Scope(module, frame, BodyState())
         self._bind_hypers(declaration, template, scope)
         hypers = hypers_of(template)
+        frame.own_names = {*hypers, *SIZE_SLOTS}
         config = {h: scope.vars[h] for h in hypers if isinstance(scope.vars[h], Num) and h not in frame.local}
         if node.body.is_of_slots:
             outputs = self._slot_model(node, scope, config, of_slots)
@@ -92,6 +93,7 @@ class Elaborator(Bodies):
         else:
             if not slots_with_equals(node):  # else `body` says so
                 self._equation_inputs(node, scope)
+                frame.own_names |= scope.vars.keys()
             outputs = self.body(template, scope, dict(self.inputs))
         frame.settle(None)
         model = self._model(declaration, node, scope, config, outputs)

@@ -129,16 +129,27 @@ class Statements(Loops):
             value.label = value.label or s.name
         elif (
             isinstance(value, Num)
-            and not scope.body.inline
+            and not (scope.body.inline and (s.span.source.library or s.name in scope.frame.own_names))
+            and not self._varies(s, scope)
             and dims.free_names(value.expr)
             and value.expr != Var(s.name)
         ):
-            # Of the iterations of a loop that differ, only the first can have the name in the emitted class.
+            # Of uses of an inline block that differ, only the first can have the name in the emitted class.
             known = scope.frame.local.setdefault(s.name, value.expr)
             scope.frame.remember_exact(value)
             value = value.named(s.name) if known == value.expr else value
         scope.vars[s.name] = value
         scope.lets[s.name] = s.span
+
+    @staticmethod
+    def _varies(s: ast.Let, scope: Scope) -> bool:
+        """Note whether a `let` is another number in each iteration of a loop: no name in the emitted class is all of
+        them."""
+        varying = scope.frame.varying
+        if varying.isdisjoint(ast.names_in(s.value)):
+            return False
+        varying.add(s.name)
+        return True
 
     def _assign(self, s: ast.Assign, scope: Scope) -> None:
         if isinstance(s.value, ast.Scan):

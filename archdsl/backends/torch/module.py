@@ -296,14 +296,15 @@ class ClassWriter:
         return found
 
     def _is_worth_a_name(self, name: str, expr: Expr) -> bool:
-        """Whether the model's `__init__` computes a `let` of the spec by its name: what is longer than a product of two
-        numbers, or is read twice."""
+        """Whether the model's `__init__` computes a number of the spec by its name: a `let` that it reads, a default
+        that is longer than a product of two numbers or read twice."""
         if name in self.classes.config or not isinstance(expr, Bin | Fn):
             return False
         parts = (expr.left, expr.right) if isinstance(expr, Bin) else expr.args
         arguments = [t for site in self.made.arguments.values() for t in site.values()]
         read = sum(isinstance(x, HyperLeaf) and x.name == name for t in (self.made.init, arguments) for x in leaves(t))
-        return read > 1 or not all(isinstance(part, Lit | Var) for part in parts)
+        least = 1 if name in self.block.hypers else 0
+        return read > least or not all(isinstance(part, Lit | Var) for part in parts)
 
     def _words(self, names: Iterable[str]) -> dict[str, Tree]:
         """What names that the class computes itself are called, or what they are another name of."""
