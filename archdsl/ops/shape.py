@@ -254,6 +254,9 @@ class Repeat(Repeating):
         scale = Fraction(1, times.value) if isinstance(times.value, int) else Fraction(1)
         return (own_but(node.tensor(0).rank, axis, At(((axis, scale),))),)
 
+    def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+        return None if cut[0] is None else Parts(cut[0])
+
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         x, axis, times = node.tensor(0), axis_index(node), number(node, "times")
         y = g.Expand(g.Unsqueeze(g.arg(0), [axis + 1]), [times, *[1] * (x.rank - axis - 1)])

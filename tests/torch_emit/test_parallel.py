@@ -102,7 +102,7 @@ HOOKED = """
 block cap(s: [batch, heads, time, source]) { return 3 * tanh(s / 3) }
 
 block layer(heads) {
-  attention: mha(heads: heads, scores: cap, normalize: sigmoid)
+  attention: gqa(heads: heads, kv_heads: heads / 2, scores: cap, normalize: sigmoid)
   mask:      causal & window(5)
   position:  rope
   ffn:       mlp(hidden: 48)
