@@ -223,6 +223,18 @@ def test_layers_hand_their_mask_to_equations() -> None:
     assert archdsl.verify(model, seq=16).agrees
 
 
+@pytest.mark.parametrize("axis", [-1, -2, 0, 1])
+@pytest.mark.parametrize("mask", ["causal", "causal & ~window(1)", "keys(t)"])
+def test_softmax_along_any_axis(mask: str, axis: int) -> None:
+    """What is hidden is 0, and so is all of what has nothing to see."""
+    text = f"model m(x: [batch, 3, time, time], t: bool[time]) {{ return softmax(x, axis: {axis}, mask: {mask}) }}"
+    x, t, place = torch.randn(2, 3, 4, 4), torch.tensor([True, False, True, False]), torch.arange(4)
+    seen = t.expand(4, 4) if "t" in mask.split("(")[-1] else place <= place[:, None] - mask.count("~")
+    model = spec(text)
+    found = load_source(emit(model))()(*((x, t) if len([*model.inputs]) > 1 else (x,)))
+    close(found, torch.where(seen, x, -torch.inf).softmax(axis).nan_to_num())
+
+
 def test_a_query_without_keys_has_no_gradient() -> None:
     """Nor has anything a gradient that is no number."""
     text = """model m(x: [batch, time, 6], real: padding[batch, time]) {

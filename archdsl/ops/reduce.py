@@ -222,8 +222,9 @@ class Softmax(AxisOp):
         seen = given if mask is None else mask_beside(call, mask, [x])
         shown = call.apply("where", seen, x, as_operand(EnumValue("-inf")))
         (weights,) = call.node(inputs=(shown,))
-        if mask is not None and sees_itself(mask) and call.same(x.shape[-2], x.shape[-1]):
-            return (weights,)
+        of_pairs = axis_of(self, call) >= x.rank - 2
+        if of_pairs and mask is not None and sees_itself(mask) and call.same(x.shape[-2], x.shape[-1]):
+            return (weights,)  # nothing is empty
         return (call.apply("where", seen, weights, num(0)),)
 
     def constant(self, node: OpNode, known: Sequence[float | None]) -> float | None:
