@@ -72,7 +72,7 @@ def attend(
         queries, keys = (call.apply("indices", called="positions", length=x.shape[-2]) for x in given)
         before = binary("-", k.shape[-2], q.shape[-2])
         given = queries if before.value == 0 else call.apply("plus", queries, before), keys
-    names = "q", "k", "bias"
+    names = ("q", "k", "bias") if len(target.node.header.results or ()) > 1 else ("bias",)
     found = call.apply_block(_offered(call, position, q, mask), given, "position", names)
     if len(found) == 1:
         return q, k, found[0]
