@@ -8,6 +8,7 @@ from typing import Any
 import onnx_tools
 import pytest
 import torch
+from near import distance
 from torch import Tensor
 from torch_emit.emitted import close, spec
 
@@ -258,3 +259,27 @@ def test_what_is_no_position_is_refused(block: str) -> None:
 def test_a_position_of_both_turns_no_part_of_a_head() -> None:
     with pytest.raises(ArchError, match="turns queries and keys together"):
         archdsl.load(text=layered("xpos", "mla(heads: 4, kv_rank: 8, nope_dim: 4, rope_dim: 4, v_dim: 6)"))
+
+
+@pytest.mark.parametrize("name", ["fire", "dynamic"])
+def test_a_shared_position_is_applied_once(name: str) -> None:
+    """One table for all layers is read once, by the model that owns it; it gives what a table of its own gives each."""
+    own = layered(name).replace("inline block " + name, "block " + name)
+    shared = own.replace(f"position: {name}", "position: p").replace(
+        "model m", f"let p = shared({name}(heads: 4))\nmodel m"
+    )
+    assert archdsl.torch_source(text=shared).count("self.p(") == 1
+    assert archdsl.verify(text=shared, seq=12).agrees
+    one, many = (load_source(archdsl.torch_source(text=text))() for text in (shared, own))
+    weights = one.state_dict()
+    at = "blocks.{}.attention.position."
+    many.load_state_dict(
+        {k: weights["p." + k.partition("position.")[2] if "position." in k else k] for k in many.state_dict()}
+    )
+    tokens = torch.randint(40, (2, 12))
+    close(one(tokens), many(tokens), 1e-6)
+    one(tokens).square().sum().backward()
+    many(tokens).square().sum().backward()
+    for key, weight in one.p.named_parameters():
+        both = [many.get_parameter(at.format(i) + key).grad for i in range(2)]
+        assert distance(weight.grad, both[0] + both[1], least=0.1) < 1e-4, key

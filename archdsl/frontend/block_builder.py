@@ -325,7 +325,7 @@ class BlockBuilder(Decisions):
                 found.append(self.handle(context.value.instance, bind))
                 continue
             source = context.source
-            assert not isinstance(source, OpNode)
+            assert isinstance(source, Value | Handle)  # nothing has moved yet
             value = self.bring(source, context.name) if isinstance(source, Value) else self.weight(source, bind)
             for mine, theirs in zip(value.shape, context.value.shape, strict=True):
                 if isinstance(theirs.expr, Var) and "." in theirs.expr.name:

@@ -316,9 +316,9 @@ class Context(Entity):
 
     name: str
     value: Value | Handle
-    source: Value | Handle | OpNode = field(repr=False)
-    """What `value` stands for: a tensor of a block around; a shared block, or a weight of it; or what an op gives that
-    callers compute, here in the names of the block."""
+    source: Value | Handle | OpNode | CallNode = field(repr=False)
+    """What `value` stands for: a tensor of a block around; a shared block, or a weight of it; or what an op or a shared
+    block gives that callers compute, here in the names of the block."""
     bind: Mapping[str, Expr] = field(default_factory=dict)
     """Of a shared block: its own names in those of the block."""
 

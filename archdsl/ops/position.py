@@ -69,7 +69,7 @@ def attend(
         )
     given = q, k
     if all(p.type.kind == "int" for p in params):  # the last query stands at the last key
-        queries, keys = (call.apply("indices", called="positions", length=x.shape[-2]) for x in given)
+        queries, keys = (call.apply("indices", length=x.shape[-2]) for x in given)
         before = binary("-", k.shape[-2], q.shape[-2])
         given = queries if before.value == 0 else call.apply("plus", queries, before), keys
     names = ("q", "k", "bias") if len(target.node.header.results or ()) > 1 else ("bias",)

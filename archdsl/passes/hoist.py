@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import Any
 
 from archdsl.diagnostics.source import Span
 from archdsl.ir.closure import contexts_read, instantiated_names
 from archdsl.ir.decisions import Decisions
-from archdsl.ir.dims import Expr, Num, free_names
+from archdsl.ir.dims import Expr, Num, free_names, substitute
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -30,11 +31,15 @@ from archdsl.ir.graph import (
     Value,
     captured,
     node_outputs,
+    operands,
     reads,
     subgraphs,
 )
 from archdsl.ir.static import SharedModule, instantiate, numbers_of, static_key
 from archdsl.ir.wording import MERGED
+
+Moving = OpNode | CallNode
+"""A node that may be computed further out: an op, or a call of a shared block."""
 
 
 def hoisted(model: Model) -> Model:
@@ -77,9 +82,9 @@ class _Block:
         """The number of `for` loops around."""
         self.branches = 0
         """The number of conditions around."""
-        self.makers: dict[Value, OpNode] = {}
-        """The ops that may move, by what they give."""
-        self.made: dict[Hashable, OpNode] = {}
+        self.makers: dict[Value, Moving] = {}
+        """What may move, by what it gives."""
+        self.made: dict[Hashable, Moving] = {}
         """The same by what they compute."""
         self.waiting: set[Value] = set()
         """What they give that nothing has read yet."""
@@ -133,8 +138,7 @@ class _Block:
         """Rewrite a node: one that moves waits until something reads it."""
         match node:
             case OpNode():
-                inputs = tuple(self.same.get(i, i) if isinstance(i, Value) else i for i in node.inputs)
-                moving = replace(node, inputs=inputs)
+                moving = replace(node, inputs=tuple(map(self.standing, node.inputs)))
                 if self.moves(moving):
                     self.same[node.outputs[0]] = self.move(moving)
                     return
@@ -143,7 +147,12 @@ class _Block:
                     self.makers[node.outputs[0]] = moving
                     self.constants[node.outputs[0]] = self.levels[-1]
             case CallNode():
-                self.put(self.call(node))
+                inputs, contexts = (tuple(map(self.standing, of)) for of in (node.inputs, node.contexts))
+                call = replace(node, inputs=inputs, contexts=contexts)
+                if self.call_moves(call):
+                    self.same[node.outputs[0]] = self.move(call)
+                else:
+                    self.put(self.call(node))
             case LoopNode():
                 starts = tuple(map(self.read, node.starts))
                 self.iterations += 1
@@ -172,6 +181,10 @@ class _Block:
             self.put(before)
         self.put(replace(node, starts=starts, sequences=sequences, body=replace(body, nodes=tuple(steps))))
 
+    def standing(self, x: Any) -> Any:
+        """An input, or what stands for it where it is a tensor that is computed twice."""
+        return self.same.get(x, x) if isinstance(x, Value) else x
+
     # --- what stays ---------------------------------------------------------------------------------------------------
 
     def read(self, value: Value) -> Value:
@@ -187,9 +200,12 @@ class _Block:
             if level is None and not here:
                 self.contexts[value] = Context(self.called(value), value, node)
             else:
-                node, instance = self.op(node), node.instance
+                instance = node.instance
+                node = self.op(node) if isinstance(node, OpNode) else self.call(node)
                 if instance is not None:
-                    node = instance.node = replace(node, handle=None, name=instance.path)
+                    node = replace(node, handle=None, name=instance.path)
+                if instance is not None and isinstance(node, OpNode):
+                    instance.node = node
                 self.put(node, level or 0)
         return value
 
@@ -237,23 +253,34 @@ class _Block:
             return (self.repeated or self.iterations > 0) and not self.branches
         return bool(known)
 
+    def call_moves(self, node: CallNode) -> bool:
+        """Whether a shared block, which is applied to what equations make of positions, is applied where that is
+        known."""
+        tensors = [*operands(node)]
+        free = all(v in self.around or (v in self.makers and self.level_of[v] is None) for v in tensors)
+        once = node.instance is not None and len(node.outputs) == 1 and not _draws_noise(node)
+        return once and free and any(v in self.written for v in tensors) and not self.branches
+
     def is_constant(self, node: OpNode) -> bool:
         """Whether an op gives the same whatever the positions are."""
         tensors = [v for v in node.inputs if isinstance(v, Value)]
         speaks = node.op.hoisted or node.op.at_positions(node)
         return _plain(node) and not speaks and all(v in self.constants for v in tensors)
 
-    def move(self, node: OpNode) -> Value:
-        """What an op that moves gives: one node stands for all that compute the same."""
-        tensors = [v for v in node.inputs if isinstance(v, Value)]
+    def move(self, node: Moving) -> Value:
+        """What a node that moves gives: one stands for all that compute the same."""
+        tensors = [*operands(node)]
         self.carried |= {v for v in tensors if v in self.constants and v not in self.waiting}
-        written = not node.op.hoisted and (node.op.at_positions(node) or any(v in self.written for v in tensors))
-        inputs = tuple(id(i) if isinstance(i, Value) else None if i is None else i.value for i in node.inputs)
-        options = static_key(node.options) if node.instance is None else id(node.instance)
+        written = any(v in self.written for v in tensors)
+        if isinstance(node, OpNode):
+            written = not node.op.hoisted and (written or node.op.at_positions(node))
+        inputs = tuple(i.value if isinstance(i, Num) else id(i) for i in node.inputs)
+        what: Hashable = id(node.instance)
+        if isinstance(node, OpNode) and node.instance is None:
+            what = node.op.name, static_key(node.options)
         # What equations say elsewhere, or of other numbers, is another thing, even if it is equal now.
-        said = (node.span, *(n.expr for n in _numbers(node))) if written else ()
-        key = (node.op.name, inputs, options, said)
-        known = self.made.setdefault(key, node)
+        said = (node.span, *(n.expr for n in _numbers(node))) if written and node.instance is None else ()
+        known = self.made.setdefault((what, inputs, said), node)
         value = known.outputs[0]
         if known is node:
             own = [v for v in tensors if v not in self.around and v not in self.constants]
@@ -265,7 +292,7 @@ class _Block:
             self.waiting.add(value)
             if written:
                 self.written.add(value)
-            elif self.is_constant(node):
+            elif isinstance(node, OpNode) and self.is_constant(node):
                 self.constants[value] = []
         else:
             self.merged.same_static([*_numbers(known)], [*_numbers(node)], MERGED)
@@ -276,6 +303,8 @@ class _Block:
         node = self.makers.get(value)
         if value.name or node is None:
             return value.name
+        if isinstance(node, CallNode):
+            return node.block.name
         inputs = [v for v in node.inputs if isinstance(v, Value)]
         if node.op.moves and inputs:
             return self.called(inputs[0])
@@ -298,12 +327,17 @@ class _Block:
         node = callee.makers[value]
         if node.instance is not None and node.instance in self.raw.instances:
             names = {**node.instance.joined, **names}
-        inputs = tuple(
-            self.brought(i, callee, names, given) if isinstance(i, Value) else None if i is None else i.outward(names)
-            for i in node.inputs
-        )
-        name = value.name or ("" if node.op.hints else callee.called(value))
+
+        def here(x: Any) -> Any:
+            return self.brought(x, callee, names, given) if isinstance(x, Value) else instantiate(x, names)
+
+        hinted = isinstance(node, OpNode) and node.op.hints
+        name = value.name or ("" if hinted else callee.called(value))
         outputs = (Value(instantiate(value.shape, names), value.dtype, name, value.span),)
+        inputs = tuple(map(here, node.inputs))
+        if isinstance(node, CallNode):
+            contexts, bind = tuple(map(here, node.contexts)), {k: substitute(e, names) for k, e in node.bind.items()}
+            return self.move(replace(node, inputs=inputs, contexts=contexts, outputs=outputs, bind=bind))
         weights = tuple(replace(w, shape=instantiate(w.shape, names)) for w in node.weights)
         more = {"options": instantiate(node.options, names), "axes": instantiate(node.axes, names)}
         return self.move(replace(node, inputs=inputs, outputs=outputs, weights=weights, **more))
@@ -355,10 +389,10 @@ def _names(values: Iterable[Value | Handle]) -> set[str]:
     return {name for v in values if isinstance(v, Value) for d in v.shape for name in free_names(d.expr)}
 
 
-def _numbers(node: OpNode) -> Iterator[Num]:
-    """The numbers that an op which moves is made of, in one order for all that compute the same."""
+def _numbers(node: Moving) -> Iterator[Num]:
+    """The numbers that a node which moves is made of, in one order for all that compute the same."""
     yield from (i for i in node.inputs if isinstance(i, Num))
-    if node.instance is None:
+    if isinstance(node, OpNode) and node.instance is None:
         yield from numbers_of(node.options)
 
 
