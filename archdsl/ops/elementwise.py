@@ -866,7 +866,9 @@ class PReLU(Primitive):
 
 
 class GLU(Primitive):
-    """Gated linear unit (Dauphin et al., 2016): the first half of an axis times the sigmoid of the second."""
+    """Gated linear unit (Dauphin et al., 2016): the first half of an axis times the sigmoid of the second.
+
+    It is `F.glu` of PyTorch."""
 
     passes = 2
     signature = "glu(axis: int = -1)(x: float[...]) -> [...]"

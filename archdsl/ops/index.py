@@ -327,7 +327,9 @@ def demand_filling(call: Application, option: str) -> None:
 
 class Shift(Primitive):
     """`out[t] = x[t - by]` along an axis: everything `by` positions later (below 0: earlier); the rest becomes
-    `fill`."""
+    `fill`.
+
+    A step of decoding keeps its last positions, by a rule of its own."""
 
     passes = 0
     fills = True
@@ -412,7 +414,7 @@ class Shift(Primitive):
 
 
 class Pad(Primitive):
-    """`before` and `after` positions more along an axis, filled with `value`."""
+    """`before` and `after` positions more along an axis, filled with `value`: `F.pad` of PyTorch."""
 
     passes = 0
     fills = True

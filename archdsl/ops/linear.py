@@ -132,7 +132,9 @@ class Embedding(Primitive):
 
 
 class Unembed(Primitive):
-    """A score for each row of a table, `x @ table.T`: a head tied to `let words = shared(embedding(vocab, width))`."""
+    """A score for each row of a table, `x @ table.T`: a head tied to `let words = shared(embedding(vocab, width))`.
+
+    The table is a weight of another block: this reads it and has none."""
 
     typed = 0
     signature = "unembed()(x: float[..., width], table: float[rows, table_width]) -> [..., rows]"

@@ -127,7 +127,7 @@ class KeepGroups(Primitive):
     """Only the experts of the `top` best of equal `groups` keep their scores, the others get -inf (DeepSeek).
 
     A group is as good as its best two experts together (`score: top2`, DeepSeek-V3) or as its best one (`max`,
-    DeepSeek-V2)."""
+    DeepSeek-V2). The emitted file says it by one function; written out in a router it would be longer."""
 
     signature = (
         "keep_groups(groups: size, top: size, score: word = top2)(scores: float[..., experts]) -> [..., experts]"

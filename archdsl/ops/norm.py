@@ -211,7 +211,7 @@ class RMSNorm(LastAxisNorm):
 
 
 class L2Normalize(AxisOp):
-    """Divided by its Euclidean length along an axis, or by eps where that is larger."""
+    """Divided by its Euclidean length along an axis, or by eps where that is larger: `F.normalize` of PyTorch."""
 
     keeps_projection = True
     passes = 4
@@ -370,7 +370,7 @@ class PowerNormOp(Primitive):
     """Power normalization (Shen et al., 2020, PN-V): each channel by its root mean square over all other axes.
 
     The channels are the last axis. Training takes the mean square of the batch, the later positions of a sequence
-    included, and keeps a running one for evaluation."""
+    included, and keeps a running one for evaluation: state that training changes, which no equation can."""
 
     passes = 4
     batch_statistics = True

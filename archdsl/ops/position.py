@@ -224,7 +224,7 @@ class Sinusoid(Primitive):
     """The table of sinusoidal positions (Vaswani et al., 2017): sin and cos of `position * theta ** (-2i / width)`.
 
     Positions count from `offset`. The sines stand before the cosines; with `interleaved` they take turns. It is
-    float32."""
+    float32. It is made of numbers alone, and a block of the language takes a tensor."""
 
     family = "position encoding"
     positional = True

@@ -233,7 +233,8 @@ class Cell(Recurrent):
 class Rnn(Layer):
     """A plain recurrence along time (Elman, 1990): `act(x @ weight_ih.T + h @ weight_hh.T + biases)`, step by step.
 
-    It starts from `h`, or zeros; `act` is `tanh` or `relu`. With `reverse` from the last position to the first."""
+    It starts from `h`, or zeros; `act` is `tanh` or `relu`. With `reverse` from the last position to the first. It
+    is torch's module, with its kernel."""
 
     signature = (
         "rnn(hidden: size, act: word = tanh, bias: bool = true, reverse: bool = false, init: scheme = none)"
@@ -258,7 +259,7 @@ class Gru(Layer):
     """Gated recurrent units along time (Cho et al., 2014): the state after every step, from `h` or zeros.
 
     The last one is `y[:, -1]`. With `reverse` from the last position to the first. Weights are torch's: gates reset,
-    update, new; two vectors of bias."""
+    update, new; two vectors of bias. It is torch's module, with its kernel."""
 
     signature = (
         "gru(hidden: size, bias: bool = true, reverse: bool = false, init: scheme = none)"
@@ -281,7 +282,7 @@ class Lstm(Layer):
     """Long short-term memory along time (Hochreiter and Schmidhuber, 1997): the state after every step.
 
     It starts from `h` and `c`, or zeros. With `reverse` from the last position to the first. Weights are torch's: gates
-    input, forget, cell, output; two vectors of bias."""
+    input, forget, cell, output; two vectors of bias. It is torch's module, with its kernel."""
 
     signature = (
         "lstm(hidden: size, bias: bool = true, reverse: bool = false, init: scheme = none)"
@@ -316,7 +317,7 @@ class Lstm(Layer):
 class RnnCell(Cell):
     """One step of a plain recurrence (Elman, 1990): `act(x @ weight_ih.T + h @ weight_hh.T + biases)`.
 
-    `act` is `tanh` or `relu`."""
+    `act` is `tanh` or `relu`. It is torch's module, with its kernel and the names of its weights."""
 
     signature = (
         "rnn_cell(hidden: size, act: word = tanh, bias: bool = true, init: scheme = none)"
@@ -340,7 +341,7 @@ class RnnCell(Cell):
 class GruCell(Cell):
     """One step of gated recurrent units (Cho et al., 2014): the state after `x`, given the one before, `h`.
 
-    Weights are torch's: gates reset, update, new; two vectors of bias."""
+    It is torch's module, with its kernel; its weights: gates reset, update, new; two vectors of bias."""
 
     signature = (
         "gru_cell(hidden: size, bias: bool = true, init: scheme = none)(x: float[..., inputs], h: float[..., hidden]) "
@@ -366,7 +367,8 @@ class GruCell(Cell):
 class LstmCell(Cell):
     """One step of long short-term memory (Hochreiter and Schmidhuber, 1997): state and cell after `x`: two results.
 
-    `h` and `c` are those before. Weights are torch's: gates input, forget, cell, output; two vectors of bias."""
+    `h` and `c` are those before. It is torch's module, with its kernel; its weights: gates input, forget, cell, output;
+    two vectors of bias."""
 
     signature = (
         "lstm_cell(hidden: size, bias: bool = true, init: scheme = none)"

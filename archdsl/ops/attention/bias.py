@@ -46,7 +46,9 @@ class HeadBias(Position):
 
 class Alibi(HeadBias):
     """Attention with linear biases (Press et al., 2021): scores fall with the distance, by a slope 2 ** (-8 i /
-    heads) for each head."""
+    heads) for each head.
+
+    The emitted file has one function for it, whatever the number of heads; its equations would be longer."""
 
     typed = "float32"
     signature = "alibi(heads: size = none)(queries: [], keys: [])"
@@ -80,7 +82,8 @@ class RelativeBiasOp(HeadBias):
     from `max_distance` on.
 
     `bidirectional` tells keys before and after a query apart; unless said, it is so where the mask lets later keys be
-    seen.
+    seen. One table may serve many layers: the first that reads it says how many heads it has, and which way they look,
+    and it counts as a table that is looked up. No block of the language can say this yet.
     """
 
     passes = 0
@@ -173,7 +176,8 @@ class TransformerXL(Position):
     """Transformer-XL's relative positions: each score is (q + u) k plus (q + v) r, r a projection of the sinusoid of
     the distance.
 
-    `width` is that of the sinusoid: heads * head_dim unless given.
+    `width` is that of the sinusoid: heads * head_dim unless given. The scores of all distances are shifted row by row,
+    which PyTorch and ONNX do by forms of their own.
     """
 
     signature = (
