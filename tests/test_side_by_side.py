@@ -120,10 +120,21 @@ EDITS: dict[str, tuple[list[tuple[str, str]], list[str]]] = {
     "init": (
         [(GPT2.splitlines()[9] + "\n", "")],
         [
-            "attention_norm: layernorm: init of bias depth_scaled(std: 0.02, layers: 12) → default",
-            "attention: mha: init_std 0.02 → none",
-            "ffn_norm: layernorm: init of bias depth_scaled(std: 0.02, layers: 12) → default",
-            "ffn: mlp: init_std 0.02 → none",
+            "attention: mha: init of q, k, v, out depth_scaled(std: 0.02, layers: 12) → default",
+            "ffn: mlp: init of up, down depth_scaled(std: 0.02, layers: 12) → default",
+        ],
+    ),
+    "rules of init": (
+        [
+            (
+                GPT2.splitlines()[9],
+                '  init: ["*": depth_scaled(0.02, layers), "*.out": zeros, "*.up.bias": ones, "*ion_norm": zeros]',
+            )
+        ],
+        [
+            "attention_norm: layernorm: init of weight default → zeros",
+            "attention: mha: init of out depth_scaled(std: 0.02, layers: 12) → zeros",
+            "ffn: mlp: init of up.bias zeros → ones",
         ],
     ),
     "a block's name": ([("decoder(", "layer(")], ["blocks: decoder → blocks: layer: renamed"]),

@@ -35,7 +35,7 @@ UNITS = {
 
 def read(text: str) -> float:
     number, unit = text.split(" ")
-    assert re.fullmatch(r"\d{1,3}(,\d{3})*(\.\d+)?(e-\d+)?", number), text
+    assert re.fullmatch(r"(1\d{3}|\d{1,3}(,\d{3})*)(\.\d+)?(e-\d+)?", number), text
     return float(number.replace(",", "")) * UNITS[unit]
 
 

@@ -35,7 +35,6 @@ from archdsl.ir.graph import (
     CheckNode,
     CondNode,
     Graph,
-    Init,
     LoopNode,
     LossNode,
     Model,
@@ -55,7 +54,7 @@ from archdsl.ir.paths import ranges
 from archdsl.ir.static import BlockValue, Declared, ListValue, Scheme, SharedModule
 from archdsl.ir.text import init_text, is_said, static
 from archdsl.ir.walk import calls_of, is_module
-from archdsl.ir.weights import shape_of
+from archdsl.ir.weights import shape_of, weights_of
 from archdsl.shown import Shown
 
 if TYPE_CHECKING:
@@ -576,9 +575,26 @@ class _Aligner:
             before, after = known
             if name.startswith(told) or before.value == after.value or before.written == after.written:
                 continue
-            if None not in (before.value, after.value) or (library and _alone(*known)):
+            first = name.startswith("init_") and None in (before.value, after.value)  # told by the weights
+            if None not in (before.value, after.value) or (library and _alone(*known) and not first):
                 found.append(Change(name, *("none" if k.value is None else _number(k.value) for k in known)))
-        return found
+        return [*found, *(_drawn_otherwise(a.block, b.block) if library else ())]
+
+
+def _drawn_otherwise(a: Block, b: Block) -> Iterator[Change]:
+    """Weights of two blocks that are drawn otherwise, not only by other numbers."""
+    before = {info.path: info.weight for info in weights_of(a)}
+    found: dict[tuple[str, str], list[str]] = {}
+    for info in weights_of(b):
+        x, y = before.get(info.path), info.weight
+        if x is not None and init_text(x.init) != init_text(y.init) and _init(x) != _init(y):
+            found.setdefault((_init(x), _init(y)), []).append(info.path.removesuffix(".weight"))
+    told = {path for paths in found.values() for path in paths}
+    for values, paths in found.items():
+        paths = [p for p in paths if p.rpartition(".")[0] not in told]  # a bias that follows its matrix
+        if not paths:
+            continue
+        yield Change(f"init of {', '.join(paths)}", *values)
 
 
 def _alone(*known: Known) -> bool:
@@ -742,13 +758,16 @@ def _of_weights(a: Sequence[Weight], b: Sequence[Weight], shapes: bool = False) 
         if shapes:
             yield from _changed("shape", [*x.shape], [*y.shape])
         texts = init_text(x.init), init_text(y.init)
-        values = _init(x.init), _init(y.init)
+        values = _init(x), _init(y)
         if (texts[0] != texts[1] or x.init.graph is not None) and values[0] != values[1]:
             yield Change(f"init of {x.name or 'the weight'}", *values)
 
 
-def _init(init: Init) -> str:
+def _init(weight: Weight) -> str:
     """How a weight is drawn; of an expression the numbers in it."""
+    init = weight.init
+    if init.scheme == "default" and weight.kind == "bias" and weight.fan_in is None:
+        return "zeros"  # a norm's, which another scheme leaves at 0 too
     if init.graph is None:
         return init_text(init, _of_num)
     nodes = [n for n in init.graph.nodes if isinstance(n, OpNode)]
