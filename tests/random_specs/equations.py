@@ -198,6 +198,11 @@ CAUSAL = (
     "{v} -> mha(heads: 2, mask: MASK)",
     "{v} -> mqa(heads: 2, mask: causal, position: alibi)",
     "{v} -> mha(heads: 2, mask: causal & keys(mean({v}) > -0.5))",
+    "{v} -> mha(heads: 2, mask: MASK, normalize: sigmoid)",
+    "{v} -> gqa(heads: 2, kv_heads: 1, mask: MASK, position: rope, scores: tanh)",
+    "{v} -> mha(heads: 2, mask: causal & queries(mean({v}) > -0.5), weights: dropout(0.1))",
+    'matmul(softmax(einsum("b q d, b k d -> b q k", {v}, {v} -> linear({d})) / 4, mask: MASK), {v})',
+    'matmul(where(MASK, einsum("b q d, b k d -> b q k", {v} -> linear({d}), {v}) / time, 0), {v})',
     "linear_attention((elu({v} -> linear({d})) + 1) -> split_heads(2), "
     "(elu({v} -> linear({d})) + 1) -> split_heads(2), {v} -> split_heads(2), normalize: true) -> merge_heads",
     "linear_attention({v} -> split_heads(2), tanh({v}) -> split_heads(2), {v} -> split_heads(2), "
@@ -226,6 +231,8 @@ LOOKING = (
     "{v} - max({v}, axis: 1, keep: true)",
     "{v} / sqrt(var({v}, axis: [1, 2], keep: true) + 1)",
     "{v} -> mha(heads: 2, mask: MASK)",
+    "{v} -> mha(heads: 2, mask: MASK, position: alibi, weights: identity)",
+    'matmul(softmax(einsum("b q d, b k d -> b q k", {v}, {v} -> linear({d})) / 4, mask: MASK), {v})',
     "{v} -> max_pool1d(3, stride: 1, padding: 1)",
     "{v} -> avg_pool1d(3, stride: 1, padding: 1)",
     "{v} + mean({v} -> conv1d({d}, kernel: 4, stride: 2) -> conv_transpose1d({d}, kernel: 4, stride: 2), axis: 1, "
