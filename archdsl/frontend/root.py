@@ -73,7 +73,7 @@ class Elaborator(Bodies):
             self.report(error("E0107", text, declaration.name_span, help="write a repetition as a list or a `for`"))
         else:
             if not self.problems:
-                return verify.checked(hoisted(model), verify.violations, "elaboration")
+                return verify.checked(model, verify.violations, "elaboration")
         raise ArchError(in_order(self.problems))
 
     def _build(self, declaration: ast.ModelDecl | ast.Variant, overrides: Mapping[str, str]) -> Model:
@@ -103,6 +103,9 @@ class Elaborator(Bodies):
         if self.context is not None:
             for problem in beyond_context(model.block.graph, self.context):
                 self.report(ArchError([problem]))
+        if self.problems:
+            return model
+        model = hoisted(model)
         if (count := operations(model.block.graph)) > MAX_OPERATIONS:
             text = f"with every loop and every block written out, the model has {count:,} operations"
             raise GivenUpError(text, "operations", declaration.name_span)
