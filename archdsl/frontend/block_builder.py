@@ -233,7 +233,7 @@ class BlockBuilder(Decisions):
         name, n = base, 1
         while name in self.names:
             n += 1
-            name = f"{base}_{n}"
+            name = safe_name(f"{base}_{n}")
         self.names.add(name)
         return name
 

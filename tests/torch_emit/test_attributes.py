@@ -15,7 +15,7 @@ from archdsl.backends.torch import Extras, emit
 from archdsl.backends.torch.features import Name
 from archdsl.backends.torch.module import FileWriter
 from archdsl.backends.torch.validate import InvalidError, validate
-from archdsl.ir.paths import RESERVED
+from archdsl.ir.paths import RESERVED, safe_name
 from archdsl.ir.weights import weights
 from archdsl.run.load import load_source
 
@@ -52,6 +52,14 @@ def test_methods_of_emitted_classes_are_reserved() -> None:
         found |= {f.name for c in modules for f in c.body if isinstance(f, ast.FunctionDef)}
     assert {"forward", "generate", "stream", "init_weights", "update_bias", "prepare"} <= found
     assert found - RESERVED - {*PRIVATE, "advance", "between", "__init__"} == set()
+
+
+def test_two_layers_of_one_private_name() -> None:
+    """The second gets out of the way of the libraries, too."""
+    text = "model m(x: [batch, 8]) { _apply = x -> linear(8)  _apply = _apply -> linear(8)  return _apply }"
+    steps = {name.split(".")[0] for name in load_source(emit(archdsl.load(text=text)))().state_dict()}
+    assert steps == {"_apply_", "_apply__2_"}
+    assert {safe_name(step) for step in steps} == steps
 
 
 @pytest.mark.parametrize("sections", [[], ["generate", "loss"], ["generate", "parallel"], ["loss", "float8"]])
