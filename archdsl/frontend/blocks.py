@@ -141,57 +141,41 @@ class Blocks(Functions):
     def _call_block(self, call: BlockCall, copies: Num | None, steps: Sequence[str] = ()) -> CallNode:
         """A call of a block that has a module of its own, put nowhere yet; `steps` lead to it from the block around, if
         it is not a shared one."""
-        template, target, span, instance, frame = (
-            call.template,
-            call.declared,
-            call.span,
-            call.instance,
-            call.scope.frame,
-        )
-        bind: dict[str, Expr] = {}
+        template, frame = call.template, call.scope.frame
         args = template.args
-        if instance is not None and instance.owner is not frame:
-            args = joined_names(instance, args, self.words)
-        taken = words(target.node.span.text)
-        own = {k: abstract(k, v, bind, taken) for k, v in args.items()}
-        inner = BlockBuilder(self, template.name, target.node.name_span)
-        inner.sizes = {name for name, hyper in hypers_of(template).items() if hyper.kind == "size" and name in own}
-        rules = frame.init
-        if instance is not None:
-            path, rules = frame.rules_of(instance, self.words)
-            steps = [path]
-        inner.init = within(rules, steps, bind, taken)
-        inner.known.update({k: v for k, v in own.items() if isinstance(v, Num)})
-        if copies is not None:
-            inner.copies = abstract(free_name("expert_count", copies.expr, bind, taken), copies, bind)
-        scope = Scope(target.module, inner, BodyState())
+        if call.instance is not None and call.instance.owner is not frame:
+            args = joined_names(call.instance, args, self.words)
+        bind: dict[str, Expr] = {}
+        own, inner = self._frame_within(call, args, copies, steps, bind)
+        scope = Scope(call.declared.module, inner, BodyState())
         scope.vars.update(own)
-        inner.own_names = {*hypers_of(template)}
         given, sizes = self.match_tensors(call, scope, bind)
         inner.own_names |= scope.vars.keys()
         for name, value in args.items():
-            _demand_readable(template.name, name, value, given, span)
+            _demand_readable(template.name, name, value, given, call.span)
         block = self._block(replace(call, template=replace(template, args=own)), scope, given, sizes)
-        for name, value in block.hypers.items():
-            # A number that was not given is the default's own, unless the body computes it from others.
-            if isinstance(value, Num) and name not in bind and isinstance(value.expr, Var) and name not in block.local:
-                bind[name] = literal(value.value) if not isinstance(value.value, Poly) else value.expr
-        for value in args.values():
-            if isinstance(value, SharedModule):
-                # What the block reads of it, `table.width`: its owner knows the number, others hand on the name.
-                read = value.joined if value.owner is frame else {name: Var(name) for name in value.joined}
-                bind = {**read, **bind}
-        names = instantiated_names(block, bind)
-        inputs = tuple(map(call.input, block.tensor_names))
-        contexts = frame.contexts_at(block.contexts, names)
-        bind = {**bind, **{k: v for k, v in names.items() if "." in k}}
-        outputs = tuple(
-            Value(tuple(d.outward(names).at(d.origin or span) for d in v.shape), v.dtype, "", span)
-            for v in block.graph.outputs
-            if v is not None
-        )
-        place = template.span if span.source.library and template.span is not None else span
-        return CallNode(block, inputs, contexts, outputs, bind, alias=template.alias, span=place)
+        return _called(call, block, {**_read_of_shared(args, frame), **bind, **_not_given(block, bind)})
+
+    def _frame_within(
+        self, call: BlockCall, args: Mapping[str, Any], copies: Num | None, steps: Sequence[str], bind: dict[str, Expr]
+    ) -> tuple[dict[str, Any], BlockBuilder]:
+        """The hyper-parameters in the called block's own names, and the frame that it is elaborated in. `bind` gets
+        what these names are for the caller."""
+        target, hypers, frame = call.declared, hypers_of(call.template), call.scope.frame
+        taken = words(target.node.span.text)
+        own = {k: abstract(k, v, bind, taken) for k, v in args.items()}
+        inner = BlockBuilder(self, call.template.name, target.node.name_span)
+        inner.sizes = {name for name, hyper in hypers.items() if hyper.kind == "size" and name in own}
+        inner.known.update({k: v for k, v in own.items() if isinstance(v, Num)})
+        inner.own_names = {*hypers}
+        rules = frame.init
+        if call.instance is not None:
+            path, rules = frame.rules_of(call.instance, self.words)
+            steps = [path]
+        inner.init = within(rules, steps, bind, taken)
+        if copies is not None:
+            inner.copies = abstract(free_name("expert_count", copies.expr, bind, taken), copies, bind)
+        return own, inner
 
     def _block(self, call: BlockCall, scope: Scope, given: Mapping[str, Any], sizes: Mapping[str, Num]) -> Block:
         """The block for these hyper-parameters and tensors, elaborated once. Raises ReportedError where that was wrong
@@ -285,6 +269,42 @@ class Blocks(Functions):
             raise error("E0304", text, site.span, labels=labels, help="bring them back at its end: `cast(float)`")
         _check_expert(call.block, site.span)
         return call
+
+
+def _called(call: BlockCall, block: Block, bind: Mapping[str, Expr]) -> CallNode:
+    """The call of a block whose own names are bound, with what it reads of the blocks around."""
+    span, frame, template = call.span, call.scope.frame, call.template
+    names = instantiated_names(block, bind)
+    contexts = frame.contexts_at(block.contexts, names)
+    outputs = tuple(
+        Value(tuple(d.outward(names).at(d.origin or span) for d in v.shape), v.dtype, "", span)
+        for v in block.graph.outputs
+        if v is not None
+    )
+    bind = {**bind, **{k: v for k, v in names.items() if "." in k}}
+    place = template.span if span.source.library and template.span is not None else span
+    inputs = tuple(map(call.input, block.tensor_names))
+    return CallNode(block, inputs, contexts, outputs, bind, alias=template.alias, span=place)
+
+
+def _not_given(block: Block, bind: Mapping[str, Expr]) -> dict[str, Expr]:
+    """The hyper-parameters that were not given: the numbers of their defaults, unless the body computes them from
+    others."""
+    return {
+        name: literal(value.value) if not isinstance(value.value, Poly) else value.expr
+        for name, value in block.hypers.items()
+        if isinstance(value, Num) and name not in bind and isinstance(value.expr, Var) and name not in block.local
+    }
+
+
+def _read_of_shared(args: Mapping[str, Any], frame: BlockBuilder) -> dict[str, Expr]:
+    """What a block reads of the shared blocks that it is given, `table.width`: their owner knows the number, others
+    hand on the name."""
+    found: dict[str, Expr] = {}
+    for value in args.values():
+        if isinstance(value, SharedModule):
+            found |= value.joined if value.owner is frame else {name: Var(name) for name in value.joined}
+    return found
 
 
 def _dims_text(type_: ast.TensorType) -> tuple[str, ...]:
