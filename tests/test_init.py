@@ -533,6 +533,17 @@ model m(a = 2, b = 2, c = 2) { vocab: 16  context: 8  width: 8  blocks: layer(n:
             assert set(state[f"blocks.{i}.ffn.up.weight"].flatten().tolist()) == {sizes.get(name, 2)}, (sizes, name)
 
 
+def test_a_rule_is_used_where_the_block_was_made_for_another() -> None:
+    """Two layers say the same of one block, which is elaborated once: both rules decide."""
+    layers = 'block {} {{ ffn: mlp(hidden: 4)  norm: none  placement: none  init: ["ffn.up": zeros] }}'
+    text = f"""{layers.format("one")}
+{layers.format("two")}
+model m {{ vocab: 16  context: 8  width: 8  blocks: one + two  init: ["*.down": ones] }}
+"""
+    found = drawn(load(text=text))
+    assert [found[f"blocks.{i}.ffn.{name}.weight"].mean() for i in range(2) for name in ("up", "down")] == [0, 1, 0, 1]
+
+
 def test_what_a_rule_does_not_change_keeps_its_class_and_its_numbers() -> None:
     """One class where no rule tells two uses of a block apart; two where one does."""
     text = """
