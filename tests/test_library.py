@@ -216,7 +216,7 @@ def test_a_block_is_short(name: str) -> None:
         if f"block {name}(" in part
     ]
     declared = text[text.index(f"block {name}(") :].splitlines()
-    assert next(i for i, line in enumerate(declared, 1) if line == "}") <= 17
+    assert next(i for i, line in enumerate(declared, 1) if line == "}") <= 12
 
 
 CAUSAL = [

@@ -121,7 +121,7 @@ CASES = {
     "mixture_of_softmaxes": on("mixture_of_softmaxes(vocab: 32_000)"),
 }
 """A spec for each block of the library, with the sizes of a published model where one has it."""
-IN_OTHERS = {"word_table", "words", "lm", "embedded", "transformer_block", "serial", "frames"}
+IN_OTHERS = {"mixed_values", "word_table", "words", "lm", "embedded", "transformer_block", "serial", "frames"}
 """Blocks that the models of slots above are made of."""
 POSITIONS = {
     "alibi": on("mha(heads: 32, mask: causal, position: alibi)"),
