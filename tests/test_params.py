@@ -270,3 +270,20 @@ def test_a_thousand_layers_cost_two_blocks() -> None:
     few, many = (archdsl.estimate("gpt2", set={"layers": n}).params for n in (2, 1000))
     assert (many.total - few.total) == 998 * 7_087_872
     assert len(many.by_weight) == len(few.by_weight)
+
+
+@pytest.mark.parametrize("made", ["block", "inline block"])
+def test_what_is_shared_is_counted_once(made: str) -> None:
+    """However often it is applied, and in whatever blocks; also if it would be written into its caller."""
+    text = f"""
+{made} twice(x: [batch, time, width]) {{ return x + (x -> linear(width)) }}
+block layer(turn: block)(x: [batch, time, width]) {{ return x -> turn -> turn }}
+model m(width = 8)(x: [batch, time, width]) -> [batch, time, width] {{
+  let t = shared(twice)
+  x = x -> t
+  for i in 2 {{ x = x -> layer(turn: t) }}
+}}"""
+    module = archdsl.to_torch(text=text)
+    assert [*module.state_dict()] == ["t.linear.weight", "t.linear.bias"]
+    assert archdsl.estimate(text=text).params.total == 8 * 8 + 8
+    assert archdsl.verify(text=text, seq=5).agrees

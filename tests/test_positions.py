@@ -261,12 +261,15 @@ def test_a_position_of_both_turns_no_part_of_a_head() -> None:
         archdsl.load(text=layered("xpos", "mla(heads: 4, kv_rank: 8, nope_dim: 4, rope_dim: 4, v_dim: 6)"))
 
 
+@pytest.mark.parametrize("inline", [False, True])
 @pytest.mark.parametrize("name", ["fire", "dynamic"])
-def test_a_shared_position_is_applied_once(name: str) -> None:
+def test_a_shared_position_is_applied_once(name: str, inline: bool) -> None:
     """One table for all layers is read once, by the model that owns it; it gives what a table of its own gives each."""
     own = layered(name).replace("inline block " + name, "block " + name)
-    shared = own.replace(f"position: {name}", "position: p").replace(
-        "model m", f"let p = shared({name}(heads: 4))\nmodel m"
+    shared = (
+        (layered(name) if inline else own)
+        .replace(f"position: {name}", "position: p")
+        .replace("model m", f"let p = shared({name}(heads: 4))\nmodel m")
     )
     assert archdsl.torch_source(text=shared).count("self.p(") == 1
     assert archdsl.verify(text=shared, seq=12).agrees

@@ -40,7 +40,8 @@ class Blocks(Functions):
             self.user_spans.append(span)
         try:
             with self.within(call):
-                return self.apply_inline(call) if is_inline(call.template) else self._outline(call)
+                written_in = is_inline(call.template) and call.instance is None  # what is shared lives in one place
+                return self.apply_inline(call) if written_in else self._outline(call)
         except (ArchError, ReportedError) as problem:
             if isinstance(problem, ArchError) and not span.source.library:
                 problem = ArchError([shown_at(d, span) for d in problem.diagnostics])
