@@ -135,3 +135,33 @@ def test_a_config_is_held_to_no_more() -> None:
     mine.load_state_dict(other.state_dict())
     tokens = torch.randint(9, (2, 8))
     assert distance(mine(tokens), other(tokens)) < 1e-6
+
+
+PLACES = {
+    "of the file": "let p = shared({p})\n"
+    "block layer {{ attention: mha(heads: 2) mask: causal position: p ffn: mlp(hidden: 8) }}\n"
+    "model m {{ {slots} blocks: 2 * layer }}",
+    "of the model": "block layer(q) {{ attention: mha(heads: 2) mask: causal position: q ffn: mlp(hidden: 8) }}\n"
+    "model m {{ let p = shared({p})\n {slots} blocks: 2 * layer(q: p) }}",
+    "of two stacks": "let p = shared({p})\n"
+    "block a {{ attention: mha(heads: 2) position: p ffn: mlp(hidden: 8) }}\n"
+    "block b(q) {{ attention: gqa(heads: 2, kv_heads: 1) position: q ffn: mlp(hidden: 8) }}\n"
+    "model m {{ {slots} blocks: 2 * a + 2 * b(q: p) }}",
+}
+SHARED = ("relative_bias(buckets: 8, max_distance: 16)", "transformer_xl(width: 8)", "far(heads: 2)")
+FAR = """block far(heads: size)(i: int[time], j: int[source]) -> [heads, time, source] {
+  param slope: [heads, 1, 1] = normal(1)
+  return -slope * log(1 + abs(unsqueeze(i, 1) - j))
+}
+"""
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("position", SHARED)
+def test_what_is_shared_is_applied_by_its_owner(position: str, place: str) -> None:
+    """Wherever it is declared; queries of its own are what a position waits for in each layer."""
+    text = FAR + PLACES[place].format(p=position, slots="vocab: 9 context: 16 width: 8 head: lm(tied: true)")
+    assert apart(text=text) < 1e-5
+    uses = archdsl.torch_source(text=text, allow_noncausal=True).count("self.p(")
+    stacks = 2 if position.startswith("far") and place == "of two stacks" else 1  # by attention of two blocks
+    assert uses == (0 if position.startswith("transformer_xl") else stacks)

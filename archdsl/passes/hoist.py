@@ -36,6 +36,7 @@ from archdsl.ir.graph import (
     subgraphs,
 )
 from archdsl.ir.static import SharedModule, instantiate, numbers_of, static_key
+from archdsl.ir.walk import every_node
 from archdsl.ir.wording import MERGED
 
 Moving = OpNode | CallNode
@@ -230,7 +231,12 @@ class _Block:
                 contexts.append(given[value])
             else:
                 contexts.append(self.read(self.brought(value, callee, names, given)))
-        unread = _names(given) - _names(c.value for c in callee.block.contexts)
+        kept = [c.value for c in callee.block.contexts]
+        unread = _names(given) - _names(kept)
+        gone = [v.instance for v in given if isinstance(v, Handle) and v not in kept and v.instance.joined]
+        if gone:  # a shared block that callers apply now: nor does the block know its numbers
+            spelled = _spelled(callee.block.graph)
+            unread |= {name for instance in gone for name in instance.joined if name not in spelled}
         bind = {k: e for k, e in node.bind.items() if k not in unread}
         return replace(node, block=callee.block, inputs=inputs, contexts=tuple(contexts), bind=bind)
 
@@ -387,6 +393,18 @@ def _calls(graph: Graph) -> Iterator[tuple[Block, int]]:
 def _names(values: Iterable[Value | Handle]) -> set[str]:
     """The names in the shapes of tensors."""
     return {name for v in values if isinstance(v, Value) for d in v.shape for name in free_names(d.expr)}
+
+
+def _spelled(graph: Graph) -> set[str]:
+    """The names that the numbers of a graph's nodes are spelled with."""
+    found: set[str] = set()
+    for node in every_node(graph):
+        if isinstance(node, OpNode):
+            numbers = numbers_of((node.inputs, node.options, [w.shape for w in node.weights]))
+            found.update(name for n in numbers for name in free_names(n.expr))
+        elif isinstance(node, CallNode):
+            found.update(name for e in node.bind.values() for name in free_names(e))
+    return found
 
 
 def _numbers(node: Moving) -> Iterator[Num]:

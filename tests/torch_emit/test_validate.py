@@ -438,3 +438,12 @@ def test_a_model_may_have_many_axes() -> None:
     module = archdsl.to_torch(text=f"model m({inputs}) {{ return {body} }}", allow_noncausal=True)
     given = [torch.randn(n + 1, 4) for n in range(20)]
     torch.testing.assert_close(module(*given), sum(x.sum(0) * len(x) for x in given))
+
+
+@pytest.mark.parametrize("op", ["&", "|"])
+def test_modules_that_are_compared_are_called_once(op: str) -> None:
+    text = f"""block own(x: [batch, time, width]) {{
+      return x + where(((x -> linear(width) as a) >= 0) {op} ~((x -> linear(width) as b) > 1), x, 0)
+    }}
+    model m(width = 4)(x: [batch, time, width]) {{ return x -> own }}"""
+    assert "self.a(x)" in archdsl.torch_source(text=text)

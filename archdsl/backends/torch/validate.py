@@ -292,11 +292,12 @@ class Evaluator:
 
     def operand(self, x: Any, env: Mapping[Any, Any]) -> Any:
         """What arithmetic is done with: a comparison of numbers is 1 or 0 there."""
-        if isinstance(x, PyNode) and x.kind == "Compare" and len(x.fields[1]) == 1:
-            sides = self.eval(x.fields[0], env), self.eval(x.fields[2][0], env)
-            if all(map(_number, sides)):
-                return int(PYTHON[x.fields[1][0].kind](*map(_plain, sides)))
-        return self.eval(x, env)
+        if not isinstance(x, PyNode) or x.kind != "Compare":
+            return self.eval(x, env)
+        kinds, found = self.sides(x, env)
+        if len(kinds) == 1 and all(map(_number, found)):
+            return int(PYTHON[kinds[0]](*map(_plain, found)))
+        return self.compared(kinds, found)
 
     def on_unaryop(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         op, of = x.fields[0].kind, self.eval(x.fields[1], env)
@@ -306,9 +307,15 @@ class Evaluator:
         return self.term("unary", op, of)
 
     def on_compare(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
+        return self.compared(*self.sides(x, env))
+
+    def sides(self, x: PyNode, env: Mapping[Any, Any]) -> tuple[tuple[str, ...], list[Any]]:
+        """The operators of a comparison, and what is compared: each evaluated once, for a module may be called."""
         left, ops, rights = x.fields
-        found = [self.eval(left, env), *(self.eval(r, env) for r in rights)]
-        kinds = tuple(o.kind for o in ops)
+        return tuple(o.kind for o in ops), [self.eval(left, env), *(self.eval(r, env) for r in rights)]
+
+    def compared(self, kinds: tuple[str, ...], found: Sequence[Any]) -> Any:
+        """The result of a comparison."""
         if kinds in (("Is",), ("IsNot",)) and found[1] is None and (found[0] is None or found[0] in self.stateful):
             return (found[0] is None) is (kinds == ("Is",))
         return self.term("compare", kinds, *found)
