@@ -399,3 +399,33 @@ def test_a_longer_prefix_than_there_is_leaks() -> None:
     with pytest.raises(AssertionError):
         names_of(made())["Config"](m=5)
     names_of(made())["Config"](n=4, m=4)
+
+
+PAIRS = {
+    "another mask": "where({mask} & (d % 3 < 2), s, 0)",
+    "distances": "softmax(s - abs(({mask}) * d), mask: causal)",
+    "counts": "softmax(s + (where({mask}, 1 + 0 * d, 0) -> cumsum(axis: 1)), mask: causal)",
+    "a sum by row": "softmax(s / (1 + abs(where({mask}, d, 0) -> sum(axis: 1, keep: true))), mask: causal)",
+    "axes in front": "softmax(s + ((({mask}) * d) -> unsqueeze(0) -> unsqueeze(0))[0], mask: {mask})",
+    "both": "softmax(where({mask}, s, -1), mask: {mask}) * (({mask}) * d)",
+}
+
+
+@pytest.mark.parametrize("mask", ["causal", "causal & window(3)", "causal & ~strided(2)"])
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("pairs", PAIRS)
+def test_pairs_made_of_masks_are_decoded(pairs: str, heads: int, mask: str) -> None:
+    """A mask that meets pairs of positions is one of them: steps make all of it for the new positions of each row."""
+    split = f" -> split_heads({heads})" if heads > 1 else ""
+    merged = " -> merge_heads" if heads > 1 else ""
+    text = f"""
+model m(x: [batch, time, 4]) -> [batch, time, 4] {{
+  d = unsqueeze(indices(time), 1) - indices(time)
+  h = x -> linear(4){split}
+  s = matmul(x -> linear(4){split}, transpose(h, -1, -2))
+  w = {PAIRS[pairs].format(mask=mask)}
+  return matmul(w -> cast_like(h), x -> linear(4){split}){merged}
+}}"""
+    found = archdsl.verify(text=text, batch=3, seq=6)
+    assert found.agrees, found
+    assert found.torch_decode

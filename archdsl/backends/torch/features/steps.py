@@ -75,6 +75,10 @@ class StepScope(TorchNodeScope):
             return None
         if not (is_time(queries, plan.time) or queries.value == 1) or not is_time(keys, plan.time):
             raise refuse(f"a decode step has no pairs of {queries} queries and {keys} keys")
+        form = self.lowering.form.get(self.node)
+        if form is not None:
+            new, every = self.lowering.of_form(form), self.lowering.of_form(ALL)
+            return self.let("query", py("{x}[:, None]", x=new)), every
         axes = ", None" * middle
         key = py("{s}.keys", s=state)
         if self.node in self.lowering.roles.window:
@@ -493,7 +497,7 @@ class StepLowering(Lowering):
     def of_form(self, form: str) -> Tree:
         """The positions for which something is computed: all, or the new ones of all rows, one after another."""
         new, every = (py(text, s=self.state) for text in ("{s}.positions.flatten()", "{s}.keys"))
-        nodes = (n for n in self.roles.forms if isinstance(n, OpNode) and n.op.at_positions(n))
+        nodes = (n for n in self.roles.forms if isinstance(n, OpNode) and (n.op.at_positions(n) or n.op.makes_mask))
         asked = {f for n in nodes for f in self.roles.forms[n]}
         if len(asked) == 1 or form not in asked:
             return self.positions(new if form == NEW else every)
