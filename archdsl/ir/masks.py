@@ -251,11 +251,10 @@ def ahead(mask: Mask, before: int = 0) -> int | None:
 
 
 def sees_itself(mask: Mask) -> bool:
-    """Whether every query is known to see the key at its own position."""
+    """Whether every query is known to see the key at its own position, or in a step that of a real token if its own is
+    padding: of which no tensor knows."""
     if mask.rule in ("&", "|"):
         return (all if mask.rule == "&" else any)(map(sees_itself, mask.parts))
-    if mask.rule in TENSOR_RULES:
-        return TENSOR_RULES[mask.rule].reads == "both"
     return mask.rule in RULES and RULES[mask.rule].own
 
 
