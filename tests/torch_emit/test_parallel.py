@@ -108,7 +108,7 @@ block layer(heads) {
   ffn:       mlp(hidden: 48)
 }
 
-model hooked(layers = 2, heads = 4) {
+model hooked(layers = 2, heads = 8) {
   vocab:   64
   context: 16
   width:   32
