@@ -143,6 +143,9 @@ PLACES = {
     "model m {{ {slots} blocks: 2 * layer }}",
     "of the model": "block layer(q) {{ attention: mha(heads: 2) mask: causal position: q ffn: mlp(hidden: 8) }}\n"
     "model m {{ let p = shared({p})\n {slots} blocks: 2 * layer(q: p) }}",
+    "by way of a block that runs once": "block stack(q)(x: [batch, time, width]) -> [batch, time, width] {{\n"
+    "  for i in 3 {{ x += x -> mha(heads: 2, position: q) }}\n}}\n"
+    "model m {{ let p = shared({p})\n {slots} blocks: 1 * stack(q: p) }}",
     "of two stacks": "let p = shared({p})\n"
     "block a {{ attention: mha(heads: 2) position: p ffn: mlp(hidden: 8) }}\n"
     "block b(q) {{ attention: gqa(heads: 2, kv_heads: 1) position: q ffn: mlp(hidden: 8) }}\n"

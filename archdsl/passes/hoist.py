@@ -173,6 +173,7 @@ class _Block:
                 self.put(node)
 
     def scan(self, node: ScanNode) -> None:
+        """Rewrite a scan: what no step of it changes stands before it."""
         starts = tuple(self.read(v) if isinstance(v, Value) else v for v in node.starts)
         sequences = tuple(map(self.read, node.sequences))
         body = self.graph(node.body)
@@ -197,7 +198,8 @@ class _Block:
         if value in self.waiting:
             self.waiting.remove(value)
             node, level = self.makers[value], self.level_of[value]
-            here = self.root or value in self.constants or (value in self.written and not self.repeated)
+            once = value in self.written and not self.repeated and node.instance is None
+            here = self.root or value in self.constants or once
             if level is None and not here:
                 self.contexts[value] = Context(self.called(value), value, node)
             else:
