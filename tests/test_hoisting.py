@@ -99,6 +99,13 @@ COUNTED = {
         ),
         {"M": 1},
     ),
+    "in layers that differ": (
+        """block layer(n)(x: [batch, time, width]) -> [batch, time, width] {
+          x += x * n * cast(unsqueeze(indices(time), 1), float)
+        }
+        model m { vocab: 9 context: 8 width: 6 blocks: [layer(n: n + 1) for n in 3] head: lm }""",
+        {"M": 1},
+    ),
     "with a weight of the layer": (
         layered("param a: [1] = ones\n x += x * a * cast(unsqueeze(indices(time), 1), float)"),
         {"M": 1},

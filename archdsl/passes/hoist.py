@@ -357,7 +357,8 @@ def _plain(node: OpNode) -> bool:
 
 
 def _repeated(root: Block) -> set[Span]:
-    """Where the blocks are declared of which any runs more than once: those of one declaration may be one class."""
+    """Where blocks are declared that run more than once, whatever their numbers: those of one declaration may be one
+    class."""
     calls: dict[Block, Counter[Block]] = {}
 
     def visit(block: Block) -> None:
@@ -374,7 +375,10 @@ def _repeated(root: Block) -> set[Span]:
     for block in reversed(calls):
         for callee, times in calls[block].items():
             runs[callee] += min(runs[block], 2) * times
-    return {block.span for block, times in runs.items() if times > 1}
+    declared: Counter[Span] = Counter()
+    for block, times in runs.items():
+        declared[block.span] += times
+    return {span for span, times in declared.items() if times > 1}
 
 
 def _calls(graph: Graph) -> Iterator[tuple[Block, int]]:

@@ -86,7 +86,7 @@ class AttentionScores(Primitive):
             k = call.apply("repeat", k, times=times, axis=num(q.rank - 3))
         factor = attention_scale(call.options["position"], call)
         q = (
-            call.apply("divide", q, function("sqrt", (q.shape[-1],)))
+            call.apply("divide", q, function("sqrt", (call.shape(0)[-1],)))
             if scale is None
             else call.apply("times", q, scale)
         )
