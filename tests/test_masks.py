@@ -431,22 +431,20 @@ model m(x: [batch, time, 4]) -> [batch, time, 4] {{
     assert found.torch_decode
 
 
-@pytest.mark.parametrize("mask", ["causal & documents & window(2)", "causal & same(layer)", "causal & keys(seen)"])
-def test_padding_that_sees_no_key_gives_no_numbers_to_others(mask: str) -> None:
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("mask", ["documents", "same(layer)"])
+def test_padding_that_sees_no_key_gives_no_numbers_to_others(mask: str, seed: int) -> None:
     """Tensors that a mask reads say anything of padding, so that it may see no real key; the next layer reads it."""
     text = f"""
-block layer(mask: mask)(x: [batch, time, 4]) -> [batch, time, 4] {{
-  q = x -> linear(4)
-  k = x -> linear(4)
-  return x + matmul(softmax(matmul(q, transpose(k, 1, 2)), mask: mask), x -> linear(4))
+block own(mask: mask)(x: [batch, time, width]) -> [batch, time, width] {{
+  return matmul(softmax(matmul(x, transpose(x, 1, 2)), mask: mask), x)
 }}
-model m(h: token[batch, time], text: documents[batch, time], layer: int[batch, time], seen: bool[batch, time])
-       -> [batch, time, 9] {{
-  x = h -> embedding(9, 4)
-  for i in 2 {{ x = x -> layer(mask: {mask}) }}
+model m(h: token[batch, time], text: documents[batch, time], layer: int[batch, time]) -> [batch, time, 9] {{
+  x = h -> embedding(9, 8)
+  for i in 2 {{ x = x + own(x, mask: causal & {mask} & window(2)) }}
   return x -> linear(9)
 }}"""
-    found = archdsl.verify(text=text, batch=3, seq=9)
+    found = archdsl.verify(text=text, seq=9, seed=seed)
     assert found.agrees, found
     assert found.decode
     assert "right" in found.decode
