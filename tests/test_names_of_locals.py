@@ -1,5 +1,6 @@
 """Names in emitted code that could be taken for others mean what they mean in the spec."""
 
+import re
 import sys
 
 import pytest
@@ -122,3 +123,29 @@ def test_what_a_loop_goes_over_is_bound_before_it() -> None:
     for i in range(5):
         state = 0.5 * state + gates[:, i] * 2 * x[:, i]
         torch.testing.assert_close(module(x)[:, i], state)
+
+
+@pytest.mark.parametrize("features", [(), ("generate",)])
+@pytest.mark.parametrize("mask", ["causal", "causal & window(4)", "full"])
+@pytest.mark.parametrize("position", ["d", "d * (mask & causal)"])
+def test_no_statement_gives_another_name_alone(position: str, mask: str, features: tuple[str, ...]) -> None:
+    """Positions that a mask has a name for, and the spec another, are read by the one that they have."""
+    text = f"""
+        inline block near(mask: mask)(i: int[time], j: int[source]) {{
+          d = abs(unsqueeze(i, 1) - j)
+          return -log(1 + {position})
+        }}
+        block layer(mask: mask) {{ attention: mha(heads: 2)  mask: mask  position: near }}
+        model m {{
+          vocab: 16  context: 16  width: 8
+          blocks: layer(mask: {mask}) + layer(mask: causal & ~strided(3))
+          head: lm
+        }}"""
+    allow = mask == "full"
+    if allow and features:
+        pytest.skip("is not decoded")
+    source = archdsl.torch_source(text=text, features=features, allow_noncausal=allow)
+    source = source[source.index("class M(") :]
+    assert not re.findall(r"^ +(?!rows|new)\w+ = (?!None|True|False)[a-z]\w*$", source, re.M)
+    if not allow:
+        assert archdsl.verify(text=text, seq=9).agrees

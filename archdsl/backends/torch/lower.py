@@ -474,6 +474,9 @@ class Lowering:
     def result(
         self, value: Value, tree: Tree, graph: Graph, node: IrNode, always: bool = False, whole: bool = False
     ) -> None:
+        if isinstance(tree, Read) and tree in self.locals.values():
+            self.aliases[value] = tree  # it has a name already
+            return
         is_output = any(o is value for o in graph.outputs) and graph is self.block.graph
         nested = is_output or not (value.user_named and value.name)
         self.put(Bind((value,), tree, nested, always, whole, self.note(value, node)))
