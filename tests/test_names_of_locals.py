@@ -138,7 +138,7 @@ def test_no_statement_gives_another_name_alone(position: str, mask: str, feature
         block layer(mask: mask) {{ attention: mha(heads: 2)  mask: mask  position: near }}
         model m {{
           vocab: 16  context: 16  width: 8
-          blocks: layer(mask: {mask}) + layer(mask: causal & ~strided(3))
+          blocks: 2 * layer(mask: {mask})
           head: lm
         }}"""
     allow = mask == "full"

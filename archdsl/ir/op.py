@@ -190,9 +190,10 @@ class OnnxScope(Protocol):
         """The positions 0, 1, … length - 1 as int64; in a step of decoding those of the tokens that are new, `by_row`
         [batch, length]."""
 
-    def pairs(self, queries: Num, keys: Num) -> tuple[Any, Any]:
+    def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[Any, Any]:
         """The positions of queries [queries, 1] and of keys [1, keys], int64, the last query standing at the last key:
-        what masks and distances are made of. `by_row` they are [batch, 1, queries, 1] and [batch, 1, 1, keys]."""
+        what masks and distances are made of. `by_row` they are [batch, …, queries, 1] and [batch, …, 1, keys], with so
+        many axes of size 1 between."""
 
     def of_positions(self, made: Any, i: int, make: Callable[[Any], Any]) -> None:
         """Tell the passes behind what a tensor would be for all positions from 0 on, the same for every row: `make(t)`

@@ -171,7 +171,7 @@ class FormsWriter(PositionsWriter):
         if isinstance(maker, FlatOp) and self.is_direct(maker, form):
             with self.writing(form):
                 asked, pairs = self.asked_positions, self.asked_pairs
-                self.asked_positions = self.asked_pairs = False
+                self.asked_positions, self.asked_pairs = False, 0
                 self.builder.path = maker.path or value.name
                 moved = any(self.is_by_row(maker, i) for i in range(len(maker.inputs)))
                 made = self.results(maker, maker.node.op.onnx(maker.node, OnnxNodeScope(self, maker)))
@@ -224,7 +224,7 @@ class FormsWriter(PositionsWriter):
         """How many axes a tensor has that is made of positions by row."""
         if maker.node.op.elementwise and inner:
             return max(output.rank + 1, *inner)
-        return 4 if self.asked_pairs else output.rank + 1
+        return self.asked_pairs or output.rank + 1
 
     def as_table(self, value: Value) -> ir.Value:
         """A tensor made of positions, for all of them from 0 on, the same for every row."""

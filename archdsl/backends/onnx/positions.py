@@ -41,7 +41,8 @@ class PositionsWriter(GraphWriter):
         """Whether what is being written has one new place of each row."""
         self.asked_positions = False
         """Whether what is being written has asked for positions."""
-        self.asked_pairs = False
+        self.asked_pairs = 0
+        """How many axes the pairs of positions have that were asked for, by row."""
         """Whether it was for pairs of them."""
         self.ranks: dict[ir.Value, int] = {}
         """Of tensors that are made of positions by row: the number of axes, that of batch in front included."""
@@ -201,24 +202,27 @@ class PositionsWriter(GraphWriter):
             return found
         return self.counted(new)
 
-    def pairs(self, queries: Num, keys: Num) -> tuple[ir.Value, ir.Value]:
+    def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[ir.Value, ir.Value]:
         time, add = self.plan.time, self.builder.add
         if not has(queries, time) and not has(keys, time):
-            return super().pairs(queries, keys)
+            return super().pairs(queries, keys, middle)
         if self.table:
             position = self.counted(new=False)
             return add("Unsqueeze", [position, [-1]]), add("Unsqueeze", [position, [0]])
         if not (is_time(queries, time) or queries.value == 1) or not is_time(keys, time):
             raise error("E0504", f"a decode step has no pairs of {queries} queries and {keys} keys")
         self.asked_positions = True
-        self.asked_pairs = True
+        self.asked_pairs = 3 + middle
         if self.of_all_queries:
             position = self.counted(new=False)
             return add("Unsqueeze", [position, [-1]]), add("Unsqueeze", [position, [0]])
         if self.by_row:
-            key = self.once("key pairs", lambda: add("Unsqueeze", [self.key_positions(), [1, 2]]))
-            query = self.once("query pairs", lambda: add("Unsqueeze", [self.pasts["position_ids"], [1, 3]]))
-            self.ranks[key] = self.ranks[query] = 4
+            between, own = [*range(1, middle + 1)], ("", f" {middle}")[middle != 1]
+            key = self.once(f"key pairs{own}", lambda: add("Unsqueeze", [self.key_positions(), [*between, middle + 1]]))
+            query = self.once(
+                f"query pairs{own}", lambda: add("Unsqueeze", [self.pasts["position_ids"], [*between, middle + 2]])
+            )
+            self.ranks[key] = self.ranks[query] = 3 + middle
             return query, key
         return (
             self.once("query pairs", lambda: add("Unsqueeze", [self.counted(new=True), [-1]])),

@@ -116,8 +116,8 @@ class OnnxNodeScope:
     def positions(self, length: Num) -> Any:
         return self.writer.positions(length)
 
-    def pairs(self, queries: Num, keys: Num) -> tuple[Any, Any]:
-        return self.writer.pairs(queries, keys)
+    def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[Any, Any]:
+        return self.writer.pairs(queries, keys, middle)
 
     def of_positions(self, made: Any, i: int, make: Callable[[Any], Any]) -> None:
         if not self.writer.target.packs:

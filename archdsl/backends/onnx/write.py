@@ -401,7 +401,7 @@ class GraphWriter:
                 frame.sizes[key] = builder.add("Range", [builder.constant(0, "int"), end, builder.constant(1, "int")])
         return frame.sizes[key]
 
-    def pairs(self, queries: Num, keys: Num) -> tuple[ir.Value, ir.Value]:
+    def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[ir.Value, ir.Value]:
         builder = self.builder
         key = self.positions(keys)
         query = key

@@ -109,10 +109,8 @@ class MaskTensor(Primitive):
         if not self.needs_tensor(node.options, node.inputs) and not g.in_steps:
             return None
         tensors = {id(leaf): 2 + i for i, leaf in enumerate(tensor_leaves(mask))}
-        query, key = g.pairs(queries, keys)
+        query, key = g.pairs(queries, keys, int(node.options["heads"]))
         seen = OnnxMaskWriter(node, g, query, key, tensors).write(mask)
-        if g.by_row and not int(node.options["heads"]) and node.outputs[0].rank == 3:
-            seen = g.Squeeze(seen, [1])  # pairs of positions by row are [batch, 1, queries, keys]
         if not mask.reads_queries or g.by_row:
             return seen
         if any(reads_query(leaf.rule) and not _of_queries(leaf) for leaf in mask.leaves()):
@@ -393,7 +391,7 @@ class OnnxMaskWriter(MaskWriter):
         g, i = self.g, self.tensors[id(mask)]
         (value,), x = tensor_inputs(self.node, i), g.arg(i)
         rank = value.rank + g.varies_by_row(i)
-        middle = [1 + j for j in range(1 if g.by_row else int(self.node.options["heads"]))] if rank == 2 else []
+        middle = [1 + j for j in range(int(self.node.options["heads"]))] if rank == 2 else []
         last = len(middle) + rank - 1
         reads = TENSOR_RULES[mask.rule].reads
         if reads == "query":
