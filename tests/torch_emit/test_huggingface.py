@@ -575,6 +575,8 @@ def test_attention_that_the_library_cannot_hold_is_refused(body: str, why: str, 
     (problem,) = caught.value.diagnostics
     assert (problem.code, why in problem.message) == ("E0534", True), problem.message
     assert not (tmp_path / "hf").exists()
+    if "decodes it" in problem.help:
+        assert archdsl.torch_source(of_blocks(body), features=["generate"])
 
 
 def test_rates_of_dropout_that_a_checkpoint_says_otherwise_are_told() -> None:

@@ -36,7 +36,7 @@ class Decoder:
             found = problem.diagnostics[0]
             if found.code != "E0504":
                 raise
-            raise self.refuse(found.message) from None
+            raise self.refuse(found.message, "`--to torch` computes it without transformers") from None
         if assigner.pairs.nodes:
             raise self.refuse("it makes biases, masks or tables of positions itself, in a way that has no step there")
         self.roles = {roles.block: roles for roles in _all_roles(first)}

@@ -48,6 +48,8 @@ class Pairs:
         """Those that make nothing else."""
         self.masks: set[Value] = set()
         """What ops that ask for pairs themselves make, and what is made of that; no masks that meet pairs."""
+        self.seen: set[FlatNode] = set()
+        """Masks that meet pairs of the spec's own, and are such."""
         self.made = self.find()
         """What they make that others read; the rest leads to it."""
         for node in reversed(plan.step.nodes):
@@ -58,9 +60,12 @@ class Pairs:
         tables."""
         found: set[Value] = set()
         own = [n for n in self.plan.step.nodes if set(n.outputs) <= self.plan.positional]
-        pairs = {v for n in own if self.is_pairs(n) for v in n.outputs}
         for node in own:
-            if any(v in self.masks for v in node.inputs) or (self.asks(node) and pairs.isdisjoint(node.outputs)):
+            if (self.asks(node) and not self.is_plain_mask(node)) or any(v in self.masks for v in node.inputs):
+                self.masks |= set(node.outputs)
+        self.seen = {n for n in own if self.is_plain_mask(n) and self.is_pairs(n)}
+        for node in own:
+            if any(v in self.masks for v in node.inputs) or (self.asks(node) and node not in self.seen):
                 self.masks |= set(node.outputs)
         for node in own:
             made = any(v in found for v in node.inputs) or not all(map(self.is_table, node.outputs))
@@ -73,15 +78,14 @@ class Pairs:
         own = isinstance(node, FlatOp) and node.node.op.positional
         return own and any(isinstance(n, Num) and has(n, self.plan.time) for n in node.inputs)
 
-    def is_pairs(self, node: FlatNode) -> bool:
-        """Whether an op makes a mask of which, with pairs of positions of the spec's own, others are made: it then has
-        no axis of batch, either."""
-        if not (isinstance(node, FlatOp) and node.node.op.makes_mask and node.outputs[0].rank == 2):
-            return False
-        readers = [n for n, _ in self.readers.get(node.outputs[0], ()) if set(n.outputs) <= self.plan.positional]
-        others = {v for n in readers for v in n.inputs if isinstance(v, Value)} - {*node.outputs}
-        makers = [self.plan.makers.get(v) for v in others]
-        return bool(readers) and not any(m is not None and self.asks(m) for m in makers)
+    def is_plain_mask(self, node: FlatNode) -> bool:
+        """Whether an op makes a mask of positions alone."""
+        return isinstance(node, FlatOp) and node.node.op.makes_mask and node.outputs[0].rank == 2
+
+    def is_pairs(self, mask: FlatNode) -> bool:
+        """Whether of a mask and of pairs of the spec's own others are made: it then has no axis of batch, either."""
+        read = (n for n, _ in self.readers.get(mask.outputs[0], ()) if set(n.outputs) <= self.plan.positional)
+        return any(self.masks.isdisjoint(n.outputs) for n in read)
 
     def is_table(self, value: Value) -> bool:
         """Whether a tensor has one axis of time, of which readers take the new positions and find the batch in front of
@@ -147,7 +151,7 @@ class Pairs:
         """The same for new positions; None where the op makes all of them."""
         if not isinstance(node, FlatOp):
             return None
-        if node.node.op.at_positions(node.node) or self.is_pairs(node):
+        if node.node.op.at_positions(node.node) or node in self.seen:
             return {}
         query, found = self.axes(node.outputs[0])[0], dict[int, str]()
         for i, (value, reads) in enumerate(zip(node.inputs, node.node.op.reads(node.node), strict=True)):
