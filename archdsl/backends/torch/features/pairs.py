@@ -84,8 +84,9 @@ class Pairs:
 
     def is_pairs(self, mask: FlatNode) -> bool:
         """Whether of a mask and of pairs of the spec's own others are made: it then has no axis of batch, either."""
-        read = (n for n, _ in self.readers.get(mask.outputs[0], ()) if set(n.outputs) <= self.plan.positional)
-        return any(self.masks.isdisjoint(n.outputs) for n in read)
+        read = [n for n, _ in self.readers.get(mask.outputs[0], ()) if set(n.outputs) <= self.plan.positional]
+        pairs = [n for n in read if all(len(self.axes(v)) > 1 for v in n.outputs)]
+        return any(self.masks.isdisjoint(n.outputs) for n in pairs)
 
     def is_table(self, value: Value) -> bool:
         """Whether a tensor has one axis of time, of which readers take the new positions and find the batch in front of
