@@ -151,9 +151,9 @@ LIBRARY: dict[str, tuple[str, str, Said]] = {
         hooked("gate: gated_heads"),
         lambda g, w: attention(g, w, gate=lambda y: y * linear(g["x"], w, "gate.gate").sigmoid().mT[..., None]),
     ),
-    "head_norm": (
+    "per_head_norm": (
         X,
-        hooked("qk_norm: head_norm"),
+        hooked("qk_norm: per_head_norm"),
         lambda g, w: attention(g, w, norm=lambda x, name: rms(x, w[f"{name}_norm.gain"])),
     ),
     "residual_attention": (

@@ -109,7 +109,7 @@ CASES = {
     "forgetting": on("mha(heads: 32, mask: causal, scores: forgetting)"),
     "gated_values": on("mha(heads: 32, mask: causal, gate: gated_values)"),
     "gated_heads": on("mha(heads: 32, mask: causal, gate: gated_heads)"),
-    "head_norm": on("mha(heads: 32, mask: causal, qk_norm: head_norm)"),
+    "per_head_norm": on("mha(heads: 32, mask: causal, qk_norm: per_head_norm)"),
     "residual_attention": "model m(x: [batch, time, 4096]) { y, s = residual_attention(32, mask: causal)(x) return y }",
     "value_residual": "model m(x: [batch, time, 4096]) { y, v = value_residual(32, mask: causal)(x)  return y }",
     "gru_gate": residual("gru_gate"),
