@@ -290,7 +290,7 @@ class _Back:
         return [v in self.reached for v in values]
 
     def unneeded(self, values: Sequence[object]) -> list[Places]:
-        """The elements of each of some tensors of this run that nothing needs."""
+        """For each of these tensors of this run the elements that nothing needs."""
         return [self.hidden.get(v, NOWHERE) for v in values]
 
     def known(self, node: OpNode) -> list[Known]:

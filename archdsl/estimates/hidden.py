@@ -14,7 +14,7 @@ from functools import reduce
 
 from archdsl.frozen import Frozen
 from archdsl.ir.cost import Amount, Pairs, elements
-from archdsl.ir.dims import Num, Poly, div, mul
+from archdsl.ir.dims import Num, Poly, div, mul, same_shape
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.masks import Mask, both, complement
@@ -68,7 +68,7 @@ def known(node: OpNode, given: Sequence[Known]) -> Known:
             if places[0] is not None and places[1] is not None:
                 query, keys = (p - output.rank for p in places if p is not None)
                 found[Hidden(h.key, query, keys, h.mask)] = value
-    elif isinstance(first, Value) and len(node.inputs) == 1 and alike(first, output):
+    elif isinstance(first, Value) and len(node.inputs) == 1 and same_shape(first.shape, output.shape):
         found = {h: op.constant(node, (value,)) for h, value in given[0]}
     return tuple((h, value) for h, value in found.items() if value is not None and not math.isnan(value))
 
@@ -80,11 +80,6 @@ def numbers(node: OpNode, given: Sequence[Known], hidden: Hidden) -> list[float 
         static = isinstance(value, Num) and value.static
         found.append(float(value) if static and isinstance(value, Num) else dict(facts).get(hidden))
     return found
-
-
-def alike(a: Value, b: Value) -> bool:
-    """Whether two tensors have one shape."""
-    return [d.value for d in a.shape] == [d.value for d in b.shape]
 
 
 def unneeded(node: OpNode, given: Sequence[Known], out: Places) -> Iterator[Places]:

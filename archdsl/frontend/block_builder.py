@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from archdsl.diagnostics import Label, error
@@ -270,13 +271,7 @@ class BlockBuilder(Decisions):
         """A tensor of a block around as this block has it, its sizes under names that only this block knows."""
         if id(value) in self.values:
             return value
-        key = ("value", id(value))
-        if key not in self.contexts:
-            own = self._around(value, called)
-            self.contexts[key] = Context(own.name, own, value)
-        found = self.contexts[key].value
-        assert isinstance(found, Value)
-        return found
+        return self._around(("value", id(value)), value, value, called)
 
     def handle(self, instance: SharedModule, bind: Mapping[str, Expr]) -> Handle:
         """A shared block as it is applied here. `bind` are its own names in those of this block."""
@@ -298,22 +293,29 @@ class BlockBuilder(Decisions):
                 self.weights[key] = weight_value(handle, bind)
                 self.put(WeightNode(instance, handle.weight, self.weights[key]), 0)
             return self.weights[key]
+        return self._around(key, weight_value(handle, bind), handle, bind=bind)
+
+    def _around(
+        self,
+        key: Hashable,
+        like: Value,
+        source: Value | Handle,
+        called: str = "",
+        bind: Mapping[str, Expr] = MappingProxyType({}),
+    ) -> Value:
+        """The tensor that stands for one of another block, its sizes called by a name that no other tensor's are."""
         if key not in self.contexts:
-            own = self._around(weight_value(handle, bind))
-            self.contexts[key] = Context(own.name, own, handle, bind)
+            called = called or like.name or "tensor"
+            name = called
+            while name in self.tensors:
+                name += "_"
+            self.tensors.add(name)
+            shape = tuple(d.named(f"{name}.{i}") for i, d in enumerate(like.shape))
+            own = self.own(Value(shape, like.dtype, called, like.span))
+            self.contexts[key] = Context(called, own, source, bind)
         found = self.contexts[key].value
         assert isinstance(found, Value)
         return found
-
-    def _around(self, like: Value, called: str = "") -> Value:
-        """What stands for a tensor of another block, its sizes called by a name that no other tensor's are."""
-        called = called or like.name or "tensor"
-        name = called
-        while name in self.tensors:
-            name += "_"
-        self.tensors.add(name)
-        shape = tuple(d.named(f"{name}.{i}") for i, d in enumerate(like.shape))
-        return self.own(Value(shape, like.dtype, called, like.span))
 
     def contexts_at(self, contexts: Sequence[Context], names: dict[str, Expr]) -> tuple[Value | Handle, ...]:
         """What a callee reads of the blocks around, as it is here; sizes that the callee knows by such a tensor alone

@@ -105,7 +105,7 @@ def whole(scheme: Scheme, span: Span) -> Rule:
 
 
 def said(rule: InitRule) -> Rule:
-    """A rule as the body that says it sees it."""
+    """Make a rule of what a body's slot `init` says: its pattern is all that is left, and "*" covers every weight."""
     rests = None if not rule.pattern.strip("*") else frozenset([rule.pattern])
     return Rule(rule.scheme, rests, rule.pattern, rule.span)
 

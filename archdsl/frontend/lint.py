@@ -35,7 +35,7 @@ HEAD_GRAIN, LARGEST_HEAD = 8, 256
 """What the fused attention kernels take."""
 
 HIDES = -1e4
-"""Numbers up to it stand for minus infinity."""
+"""Scores that are masked by this number, or a lower one, are meant to be hidden: it stands for minus infinity."""
 
 DEEPEST_POST_NORM = 24
 """Post-norm networks beyond this depth need help to train (Wang et al., 2022)."""

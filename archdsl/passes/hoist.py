@@ -21,6 +21,7 @@ from archdsl.ir.graph import (
     Context,
     Graph,
     Handle,
+    Input,
     LoopNode,
     LossNode,
     Model,
@@ -33,10 +34,9 @@ from archdsl.ir.graph import (
     node_outputs,
     operands,
     reads,
-    subgraphs,
 )
 from archdsl.ir.static import SharedModule, instantiate, numbers_of, static_key
-from archdsl.ir.walk import every_node
+from archdsl.ir.walk import calls_of, every_node, runs
 from archdsl.ir.wording import MERGED
 
 Moving = OpNode | CallNode
@@ -99,7 +99,7 @@ class _Block:
         self.same: dict[Value, Value] = {}
         """What stands for a tensor that is computed twice."""
         self.contexts: dict[Value | SharedModule, Context] = {}
-        """What the block reads of those around, in the order of first use."""
+        """What the block reads of the blocks around it, in the order of first use."""
         self.merged = Decisions()
         self.block = self.rewritten()
 
@@ -116,7 +116,7 @@ class _Block:
     # --- graphs -------------------------------------------------------------------------------------------------------
 
     def graph(self, graph: Graph) -> Graph:
-        """A graph rewritten, one level further in than the present one."""
+        """Rewrite a graph, which stands one level further in than those being written."""
         nodes: list[Node] = []
         self.levels.append(nodes)
         depth = len(self.levels) - 1
@@ -139,7 +139,7 @@ class _Block:
         """Rewrite a node: one that moves waits until something reads it."""
         match node:
             case OpNode():
-                moving = replace(node, inputs=tuple(map(self.standing, node.inputs)))
+                moving = _with_inputs(node, map(self.standing, node.inputs))
                 if self.moves(moving):
                     self.same[node.outputs[0]] = self.move(moving)
                     return
@@ -147,6 +147,8 @@ class _Block:
                 if self.is_constant(moving):
                     self.makers[node.outputs[0]] = moving
                     self.constants[node.outputs[0]] = self.levels[-1]
+            case CallNode() if node.instance is None:
+                self.put(self.call(node))
             case CallNode():
                 inputs, contexts = (tuple(map(self.standing, of)) for of in (node.inputs, node.contexts))
                 call = replace(node, inputs=inputs, contexts=contexts)
@@ -214,9 +216,9 @@ class _Block:
 
     def op(self, node: OpNode) -> OpNode:
         """An op that stays, with what it reads."""
-        inputs = tuple(self.read(i) if isinstance(i, Value) else i for i in node.inputs)
+        node = _with_inputs(node, [self.read(i) if isinstance(i, Value) else i for i in node.inputs])
         self.apply(node.handle)
-        return replace(node, inputs=inputs, blocks={k: self.call(c) for k, c in node.blocks.items()})
+        return replace(node, blocks={k: self.call(c) for k, c in node.blocks.items()}) if node.blocks else node
 
     def call(self, node: CallNode) -> CallNode:
         """A call, with what it reads and what its block is handed."""
@@ -255,7 +257,7 @@ class _Block:
             return not node.weights or node.instance is not None
         tensors = [v for v in node.inputs if isinstance(v, Value)]
         known = [v for v in tensors if v not in self.constants]
-        if not _plain(node) or not all(v in self.around or self.level_of[v] is None for v in known):
+        if not _plain(node) or not all(map(self.is_free, known)):
             return False
         if node.op.at_positions(node) or any(v in self.written for v in known):
             return (self.repeated or self.iterations > 0) and not self.branches
@@ -265,9 +267,12 @@ class _Block:
         """Whether a shared block, which is applied to what equations make of positions, is applied where that is
         known."""
         tensors = [*operands(node)]
-        free = all(v in self.around or (v in self.makers and self.level_of[v] is None) for v in tensors)
-        once = node.instance is not None and len(node.outputs) == 1 and not _draws_noise(node)
-        return once and free and any(v in self.written for v in tensors) and not self.branches
+        free = all(map(self.is_free, tensors)) and any(v in self.written for v in tensors)
+        return free and len(node.outputs) == 1 and not _draws_noise(node) and not self.branches
+
+    def is_free(self, value: Value) -> bool:
+        """Whether a tensor depends on nothing of this block."""
+        return value in self.around or self.level_of[value] is None
 
     def is_constant(self, node: OpNode) -> bool:
         """Whether an op gives the same whatever the positions are."""
@@ -307,7 +312,7 @@ class _Block:
         return value
 
     def called(self, value: Value) -> str:
-        """What a tensor that moves is called: by what it is made of where it has no name."""
+        """Name a tensor that moves: as the spec does, else by its op and the first tensor that the op reads."""
         node = self.makers.get(value)
         if value.name or node is None:
             return value.name
@@ -351,6 +356,12 @@ class _Block:
         return self.move(replace(node, inputs=inputs, outputs=outputs, weights=weights, **more))
 
 
+def _with_inputs(node: OpNode, inputs: Iterable[Input]) -> OpNode:
+    """The op with other inputs; itself where they are the same."""
+    found = tuple(inputs)
+    return node if found == node.inputs else replace(node, inputs=found)
+
+
 def _plain(node: OpNode) -> bool:
     """Whether an op computes one tensor of what it reads alone: it has no weights, and draws nothing."""
     return not (node.weights or node.blocks or node.op.noisy) and len(node.outputs) == 1
@@ -364,36 +375,22 @@ def _repeated(root: Block) -> set[Span]:
     def visit(block: Block) -> None:
         if block not in calls:
             found: Counter[Block] = Counter()
-            for callee, times in _calls(block.graph):
-                found[callee] += times
+            for node, times, _ in runs(block.graph):
+                for call in calls_of(node):
+                    found[call.block] += times
             for callee in found:
                 visit(callee)
             calls[block] = found  # behind all that it calls
 
     visit(root)
-    runs = Counter({root: 1})
+    often = Counter({root: 1})
     for block in reversed(calls):
         for callee, times in calls[block].items():
-            runs[callee] += min(runs[block], 2) * times
+            often[callee] += min(often[block], 2) * times
     declared: Counter[Span] = Counter()
-    for block, times in runs.items():
+    for block, times in often.items():
         declared[block.span] += times
     return {span for span, times in declared.items() if times > 1}
-
-
-def _calls(graph: Graph) -> Iterator[tuple[Block, int]]:
-    """Each block that a graph calls, and how often."""
-    for node in graph.nodes:
-        if isinstance(node, CallNode):
-            yield node.block, 1
-        elif isinstance(node, OpNode):
-            yield from ((call.block, 1) for call in node.blocks.values())
-        elif isinstance(node, LoopNode):
-            for t, body in enumerate(node.bodies):
-                yield from ((block, node.iterations.count(t) * times) for block, times in _calls(body))
-        else:
-            for inner in subgraphs(node):
-                yield from _calls(inner)
 
 
 def _names(values: Iterable[Value | Handle]) -> set[str]:

@@ -223,20 +223,19 @@ def mask_tensor(
             filling = num(-1 if reads == "both" else 1)
             given = call.apply("pad", given, called=given.name, before=before, axis=num(-1), value=filling)
         tensors.append(given)
-        by_query = reads == "query"
         *lead, axis = given.shape
         if lead and (len(lead) > 1 or any(lead[0].value != n.value for n in batch)):
             raise call.error(
                 "E0403",
                 f"the mask `{leaf}` reads a tensor {shape_text((*batch, wanted))}, "
-                f"or one of positions alone, and this one is {shape_text(tensors[-1].shape)}",
+                f"or one of positions alone, and this one is {shape_text(given.shape)}",
                 option="mask",
             )
         if axis.value != wanted.value and whole_axis(axis)[0] != whole_axis(wanted)[0]:
             raise call.error(
                 "E0403",
                 f"the mask `{leaf}` speaks of {axis} positions, "
-                f"but there are {wanted} {'queries' if by_query else 'keys'}",
+                f"but there are {wanted} {'queries' if reads == 'query' else 'keys'}",
                 option="mask",
             )
     if not mask.reads_queries:
@@ -254,7 +253,7 @@ def inputs_of(length: Num) -> Num:
 
 
 def mask_beside(call: Application, mask: Mask, others: Sequence[Value]) -> Value:
-    """A mask as a bool tensor that meets others: it stands for their last two axes, queries and keys. Raises E0302
+    """Make a mask a bool tensor for the last two axes, queries and keys, of the tensors that it meets. Raises E0302
     where they have no such axes, and E0403 as `mask_tensor` does."""
     rank = max((v.rank for v in others), default=0)
     if rank < 2:
