@@ -49,8 +49,14 @@ def _vector(a: Any, *_: Any, **__: Any) -> int:
     return 2 * prod(a)
 
 
+def _triangular(a: Any, b: Any, **_: Any) -> int:
+    """As the product with the whole matrix."""
+    return 2 * prod(b) * a[-1]
+
+
 # What torch omits, or counts wrong.
 FORMULAS = {
+    aten.linalg_solve_triangular: _triangular,
     **({aten._grouped_mm: _grouped} if hasattr(aten, "_grouped_mm") else {}),
     aten.convolution_backward: _convolution_backward,
     aten.mv: _vector,

@@ -246,7 +246,8 @@ class Saving(Sized):
             yield from (((id(node), key), size * length) for key, size in self.of(node.body.nodes).items())
         elif isinstance(node, FlatOp) and any(self.depends(v) for v in node.outputs):
             saved, cost = self.asked(node)
-            sides = [side for c in cost.contractions for side in ((c.left, c.right), (c.right, c.left))]
+            contractions = cost.contractions if saved.sides else ()
+            sides = [side for c in contractions for side in ((c.left, c.right), (c.right, c.left))]
             sides += [((one,), (other,)) for one in saved.factors for other in saved.factors if one != other]
             inputs = {*saved.inputs}
             for one, other in sides:

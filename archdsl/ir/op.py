@@ -337,6 +337,8 @@ class Saved(Frozen):
     factors: tuple[int, ...] = ()
     own: tuple[tuple[Amount, str], ...] = ()
     scores: tuple[tuple[Amount, str], ...] = ()
+    sides: bool = True
+    """Whether the sides of contractions are needed as they came in; False where `own` counts copies of them."""
 
 
 class Attends(Frozen):

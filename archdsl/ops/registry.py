@@ -25,6 +25,7 @@ VOCABULARIES = (
     "attention.bias",
     "attention.sdpa",
     "attention.linear_attention",
+    "attention.delta_rule",
 )
 
 

@@ -243,6 +243,88 @@ def test_linear_attention_in_both_directions_reads_other_lengths() -> None:
     torch.testing.assert_close(module(q, k, v), q @ k.mT @ v / (q @ k.mT).sum(-1, keepdim=True))
 
 
+# --- the delta rule --------------------------------------------------------------------------------------------------
+
+
+
+def assert_near(function: Callable[..., Tensor], reference: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> None:
+    """Results and gradients differ by no more than some roundings of their largest number."""
+    found = [function(*inputs), *gradients(function, inputs)]
+    for mine, theirs in zip(found, [reference(*inputs), *gradients(reference, inputs)], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5 * max(theirs.abs().max().item(), 1.0))
+
+
+DELTA = (
+    "(q: [batch, heads, time, 8], k: [batch, heads, time, 8], v: [batch, heads, time, 6], b: [batch, heads, time]"
+    ", r: [batch, heads, time, 8], s: [batch, heads, 8, 6]"
+)
+DECAYS: dict[str, Callable[[tuple[int, ...]], Tensor]] = {
+    "none": lambda shape: torch.zeros(shape),
+    "slow": lambda shape: -1e-3 * torch.rand(shape),
+    "fast": lambda shape: -20 * torch.rand(shape),
+    "of every size": lambda shape: -(10 ** (7 * torch.rand(shape) - 4)),
+    "a reset": lambda shape: torch.where(torch.rand(shape) < 0.05, -torch.inf, -0.01 * torch.rand(shape)),
+}
+
+
+def token_by_token(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, decay: Tensor, read: Tensor, state: Tensor
+) -> Tensor:
+    """The definition: what is read of the decayed state is replaced by the value; without beta the value is added."""
+    decay = decay if decay.ndim == 4 else decay[..., None]
+    found = []
+    for t in range(v.size(2)):
+        state = decay[:, :, t, :, None].exp() * state
+        u = v[:, :, t]
+        if beta is not None:
+            u = beta[:, :, t, None] * (u - torch.einsum("bhkv,bhk->bhv", state, read[:, :, t]))
+        state = state + torch.einsum("bhk,bhv->bhkv", k[:, :, t], u)
+        found.append(torch.einsum("bhkv,bhk->bhv", state, q[:, :, t]))
+    return torch.stack(found, 2)
+
+
+@pytest.mark.parametrize("decays", DECAYS)
+@pytest.mark.parametrize("axes", ["time", "time, 8"])
+@pytest.mark.parametrize("time", [1, 63, 65, 130])
+def test_the_delta_rule_in_chunks_is_the_loop_over_tokens(time: int, axes: str, decays: str) -> None:
+    """Keys that resemble each other, and decays of any size: numbers and gradients."""
+    module = compiled(f"{DELTA}, g: [batch, heads, {axes}]) {{ return delta_rule(q, k, v, b, g, read: r, state: s) }}")
+    keys = (torch.randn(2, 3, n, 8) for n in (time, 1, time))
+    q, k = torch.randn(2, 3, time, 8), nn.functional.normalize(sum(keys), dim=-1)
+    v, beta, state = torch.randn(2, 3, time, 6), torch.rand(2, 3, time), torch.randn(2, 3, 8, 6)
+    decay = DECAYS[decays]((2, 3, time, 8) if "8" in axes else (2, 3, time))
+
+    def loop(q: Tensor, k: Tensor, v: Tensor, b: Tensor, r: Tensor, s: Tensor, g: Tensor) -> Tensor:
+        return token_by_token(q, k, v, b, g, r, s)
+
+    inputs = (q, k, v, beta, k * torch.rand(2, 3, time, 1), state, decay)
+    assert_near(module, loop, inputs)
+
+
+@pytest.mark.parametrize("decays", DECAYS)
+@pytest.mark.parametrize("time", [1, 63, 65, 130])
+def test_channels_that_decay_apart_are_the_loop_over_tokens(time: int, decays: str) -> None:
+    tensors = f"({QKV}, g: [batch, heads, time, 4])"
+    module = compiled(f"{tensors} {{ return linear_attention(q, k, v, log_decay: g) }}")
+
+    def loop(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> Tensor:
+        return token_by_token(q, k, v, None, g, k, torch.zeros(2, 3, 4, 5))
+
+    assert_near(module, loop, (*attention_inputs(time), DECAYS[decays]((2, 3, time, 4))))
+
+
+def test_the_delta_rule_needs_neither_decays_nor_as_many_heads() -> None:
+    tensors = "q: [batch, 2, time, 8], k: [batch, 2, time, 8], v: [batch, 4, time, 6], b: [batch, 4, time]"
+    module = compiled(f"({tensors}) {{ return delta_rule(q, k, v, b) }}")
+
+    def loop(q: Tensor, k: Tensor, v: Tensor, b: Tensor) -> Tensor:
+        q, k = (t.repeat_interleave(2, dim=1) for t in (q, k))
+        return token_by_token(q, k, v, b, 0 * b, k, torch.zeros(2, 4, 8, 6))
+
+    k = nn.functional.normalize(torch.randn(2, 2, 70, 8), dim=-1)
+    assert_agree(module, loop, (torch.randn(2, 2, 70, 8), k, torch.randn(2, 4, 70, 6), torch.rand(2, 4, 70)))
+
+
 # --- compiling and exporting -----------------------------------------------------------------------------------------
 
 PARALLEL = {
@@ -259,6 +341,11 @@ PARALLEL = {
     "linear_attention": (
         f"({QKV}, g: [batch, heads, time]) {{ return linear_attention(q, k, v, log_decay: g, normalize: true) }}",
         lambda time: (*attention_inputs(time), -torch.rand(2, 3, time)),
+        ({2}, {2}, {2}, {2}),
+    ),
+    "channels": (
+        f"({QKV}, g: [batch, heads, time, 4]) {{ return linear_attention(q, k, v, log_decay: g, normalize: true) }}",
+        lambda time: (*attention_inputs(time), -torch.rand(2, 3, time, 4)),
         ({2}, {2}, {2}, {2}),
     ),
     "causal_attention": (f"({QKV}) {{ return linear_attention(q, k, v) }}", attention_inputs, ({2}, {2}, {2})),

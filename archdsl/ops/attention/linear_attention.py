@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 from archdsl.ir.cost import Amount, Cost, contracted, times
+from archdsl.ir.dims import Num, Shape, add, binary, floordiv, mul, num, shape_text
 from archdsl.ir.dims import Value as DimValue
-from archdsl.ir.dims import add, binary, floordiv, mul, num, shape_text
-from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.graph import Input, OpNode, Value
 from archdsl.ir.op import (
     EVERYWHERE,
     Application,
@@ -16,6 +17,7 @@ from archdsl.ir.op import (
     OnnxScope,
     Primitive,
     Reads,
+    Saved,
     State,
     TorchScope,
     Tree,
@@ -33,7 +35,8 @@ class LinearAttention(Primitive):
     q is [batch, groups, time, dim], k [batch, groups, source, dim], v [batch, heads, source, value]: as many heads of q
     and k as of v, or each serves a group of them. `causal` sums over s <= t; `normalize` divides by the sum of the
     `q[t] · k[s]`, plus `eps`. `log_decay`, at most 0, with the axes [batch, heads, time] or those of them that it has
-    from the right, scales each term by `exp(log_decay[s + 1] + … + log_decay[t])` (RetNet, Mamba-2)."""
+    from the right, scales each term by `exp(log_decay[s + 1] + … + log_decay[t])` (RetNet, Mamba-2); as [batch, heads,
+    time, dim] each channel of k by its own (GLA)."""
 
     family = "linear attention"
     typed = 2
@@ -56,6 +59,10 @@ class LinearAttention(Primitive):
         "  # q: [2, 3, 5, 4], k: [2, 3, 5, 4], v: [2, 3, 5, 6], g: [3, 1]",
         "linear_attention(q, k, v, log_decay: log_sigmoid(g))"
         "  # q: [1, 2, 70, 4], k: [1, 2, 70, 4], v: [1, 6, 70, 3], g: [1, 6, 70]",
+        "linear_attention(q, k, v, log_decay: log_sigmoid(g))"
+        "  # q: [1, 2, 70, 4], k: [1, 2, 70, 4], v: [1, 2, 70, 3], g: [1, 2, 70, 4]",
+        "linear_attention(elu(q) + 1, elu(k) + 1, v, normalize: true, log_decay: log_sigmoid(g))"
+        "  # q: [2, 1, 5, 4], k: [2, 1, 5, 4], v: [2, 3, 5, 6], g: [1, 3, 1, 4]",
     )
 
     def check(self, call: Application) -> None:
@@ -71,20 +78,14 @@ class LinearAttention(Primitive):
                 option="causal",
                 input=3,
             )
-        wanted = call.shape(2)[:3]
-        given = call.shape(3)
-        if len(given) > 3 or not all(call.fits(d, w) for d, w in zip(given[::-1], wanted[::-1], strict=False)):
-            raise call.error(
-                "E0301",
-                f"`log_decay` has the axes {shape_text(wanted)} or some from the right, but it is {shape_text(given)}",
-                input=3,
-                help="one decay for each head is [heads, 1]",
-            )
+        demand_decay(call, 3, call.shape(2)[:3], call.axes["dim"])
 
     def build(self, call: Application) -> Sequence[Value]:
-        """Build the node; without a decay, q and k are first repeated from groups to heads."""
+        """Build the node; without a decay of heads, q and k are first repeated from groups to heads."""
         heads, groups = call.axes["heads"], call.axes["groups"]
-        if call.inputs[3] is not None or call.same(heads, groups, "attention is written for groups == heads"):
+        if (call.inputs[3] is not None and len(call.shape(3)) < 4) or call.same(
+            heads, groups, "attention is written for groups == heads"
+        ):
             return call.node()
         q, k = (call.apply("repeat", call.tensor(i), times=binary("/", heads, groups), axis=num(1)) for i in range(2))
         return (call.apply(self.name, q, k, *call.inputs[2:], **call.options),)
@@ -98,11 +99,7 @@ class LinearAttention(Primitive):
             (same(0), group, source, EVERYWHERE),
             (same(0), same(1), source, same(3)),
         ]
-        decay = node.inputs[3]
-        shape = decay.shape if isinstance(decay, Value) else ()
-        own = (same(0), same(1), up_to(2))[3 - len(shape) :]
-        found.append(tuple(At() if d.value == 1 else read for d, read in zip(shape, own, strict=True)))
-        return found
+        return [*found, decay_reads(node.inputs[3])]
 
     def flops(self, node: OpNode) -> Cost:
         """Causal sums as they are computed: chunks of 64 positions, the last one filled up and an empty one behind
@@ -113,13 +110,35 @@ class LinearAttention(Primitive):
         dim, value, rows = q.shape[3], self.columns(node), times(v.shape[:2])
         positions = mul(64, add(floordiv(q.shape[2].value, 64), 2))
         decay = (3,) if node.inputs[3] is not None else ()
+        channels, heads = (decay, ()) if by_channel(node.inputs[3]) else ((), decay)
         found = (
-            contracted((rows, positions, dim, value), (1,), (2, *decay)),
+            contracted((rows, positions, dim, value), (1, *channels), (2, *heads)),
             contracted((rows, positions, dim, value), (0, *decay), (1, 2, *decay)),
-            contracted((*q.shape[:2], positions, dim, 64), (0,), (1,)),
+            contracted((*q.shape[:2], positions, dim, pairs_in_chunk(node.inputs[3])), (0, *channels), (1, *channels)),
             contracted((rows, positions, value, 64), (0, 1, *decay), (2,)),
         )
         return Cost(found, self.scaling(node, positions))
+
+    def saves(self, node: OpNode) -> Saved:
+        """Causal sums keep what the chunks are made of, and the states between them; those that decay in float32, and
+        what `linear_recurrence` keeps of them."""
+        if not node.options["causal"]:
+            return super().saves(node)
+        q, v = tensor_inputs(node, 0, 2)
+        dim, value, rows = q.shape[3].value, self.columns(node), times(v.shape[:2])
+        chunks = add(floordiv(q.shape[2].value, 64), 2)
+        steps = mul(32, add(floordiv(chunks, 32), 2))
+        queries, values, scores, states, kind = 2, 1, 64, chunks, "float"
+        if node.inputs[3] is not None:
+            states, kind = add(chunks, mul(Fraction(5, 2), steps)), "float32"
+            queries, values, scores = (18, 1, 64) if by_channel(node.inputs[3]) else (2, 3, 194)
+        kept = (
+            times((*q.shape[:2], 64, chunks, queries, dim)),
+            times((rows, 64, chunks, add(mul(values, value), scores))),
+            times((rows, states, dim, value)),
+        )
+        divided = (times((rows, q.shape[2], value)),) if node.options["normalize"] else ()
+        return Saved(own=tuple((Amount(numbers), kind) for numbers in (*kept, *divided)), sides=False)
 
     def step_flops(self, node: OpNode) -> Cost:
         """Each key and value go into the state, and each query reads it."""
@@ -150,7 +169,9 @@ class LinearAttention(Primitive):
         if node.options["normalize"]:
             # A column of ones gives the sum of what each value is multiplied with.
             v = g.cast(padded(g, v, 0, 1, 3, 1.0), g.dtype(v))
-        if node.options["causal"]:
+        if by_channel(node.inputs[3]):
+            y, _ = token_by_token(g, empty_state(g, k, v), q, k, v, decay_of(g, 3, k, True))
+        elif node.options["causal"]:
             y, _ = self.causal(g, q, k, v, g.arg(3, "float32") if decays else None)
         else:
             y = g.MatMul(q, g.MatMul(g.Transpose(k, perm=[0, 1, 3, 2]), v))
@@ -168,10 +189,13 @@ class LinearAttention(Primitive):
         k = g.gated(self.of_heads(node, g, 1, "float32"), 0.0, 4, 2)
         if node.options["normalize"]:
             v = padded(g, v, 0, 1, 3, 1.0)
-        decay = None
-        if g.has(3):
-            decay = g.gated(g.Expand(g.arg(3, "float32"), g.Shape(q, start=0, end=3)), 0.0, 3, 2)
-        y, after = self.causal(g, q, k, v, decay, past[0])
+        if by_channel(node.inputs[3]):
+            y, after = token_by_token(g, past[0], q, k, v, decay_of(g, 3, q, True))
+        else:
+            decay = None
+            if g.has(3):
+                decay = g.gated(g.Expand(g.arg(3, "float32"), g.Shape(q, start=0, end=3)), 0.0, 3, 2)
+            y, after = self.causal(g, q, k, v, decay, past[0])
         return self.normalized(node, g, y), [after]
 
     def of_heads(self, node: OpNode, g: OnnxScope, i: int, kind: str | None) -> Any:
@@ -239,11 +263,10 @@ class LinearAttention(Primitive):
 
     def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
         values = self.with_ones(e) if node.options["normalize"] else e.input(2)
-        form = (
-            "decayed_linear_attention_on({0}, {1}, {v}, {3}, {kv})"
-            if e.has(3)
-            else "linear_attention_on({0}, {1}, {v}, {kv})"
-        )
+        form = "linear_attention_on({0}, {1}, {v}, {kv})"
+        if e.has(3):
+            kind = "channel" if by_channel(node.inputs[3]) else "decayed"
+            form = kind + "_linear_attention_on({0}, {1}, {v}, {3}, {kv})"
         on = e.py(form, v=values, kv=past[0])
         y, after = e.unpack(("y", self.states(node)[0].name), on)
         return (self.divided(node, e, y) if node.options["normalize"] else y), (after,)
@@ -254,7 +277,8 @@ class LinearAttention(Primitive):
             return e.py("{0} @ ({1}.transpose(-2, -1) @ {v})", v=v)
         if not e.has(3):
             return e.py("causal_linear_attention({0}, {1}, {v})", v=v)
-        return e.py("decayed_linear_attention({0}, {1}, {v}, {3})", v=v)
+        kind = "channel" if by_channel(node.inputs[3]) else "decayed"
+        return e.py(kind + "_linear_attention({0}, {1}, {v}, {3})", v=v)
 
     def with_ones(self, e: TorchScope) -> Tree:
         """The values with a column of ones, which gives the sum of what each value is multiplied with."""
@@ -273,3 +297,80 @@ def swapped(g: OnnxScope, x: Any) -> Any:
 def lower(g: OnnxScope, scores: Any) -> Any:
     """Scores of keys up to the query."""
     return g.cast(g.Trilu(with_kernel(g, scores), None, upper=0), g.dtype(scores))
+
+
+def demand_decay(call: Application, i: int, wanted: Shape, dim: Num) -> None:
+    """Raise E0301 where input i, logarithms of decays, has other axes than `wanted` ([batch, heads, time]), some of
+    them from the right, or these and `dim`."""
+    given = call.shape(i)
+    axes = (*wanted, dim) if len(given) > 3 else wanted
+    if len(given) > 4 or not all(call.fits(d, w) for d, w in zip(given[::-1], axes[::-1], strict=False)):
+        raise call.error(
+            "E0301",
+            f"`log_decay` has the axes {shape_text(wanted)} or some from the right, or {shape_text((*wanted, dim))}, "
+            f"but it is {shape_text(given)}",
+            input=i,
+            help="one decay for each head is [heads, 1]",
+        )
+
+
+def decay_reads(decay: Input) -> Reads:
+    """Which positions are read of logarithms of decays: as many as have passed."""
+    shape = decay.shape if isinstance(decay, Value) else ()
+    own = (
+        (same(0), same(1), up_to(2), EVERYWHERE) if len(shape) == 4 else (same(0), same(1), up_to(2))[3 - len(shape) :]
+    )
+    return tuple(At() if d.value == 1 else read for d, read in zip(shape, own, strict=True))
+
+
+def by_channel(decay: Input) -> bool:
+    """Whether logarithms of decays are one for each channel of the keys."""
+    return isinstance(decay, Value) and decay.rank == 4
+
+
+def pairs_in_chunk(decay: Input) -> DimValue:
+    """How many keys of its chunk of 64 positions a query is multiplied with: all; or where channels decay apart those
+    of the half before its own, then of the quarter, and so on, some 63 / 2."""
+    return Fraction(63, 2) if by_channel(decay) else 64
+
+
+def decay_of(g: OnnxScope, i: int, k: Any, channels: bool) -> Any:
+    """Input i, logarithms of decays, as [batch, heads, time, dim or 1]; 0 where there is padding."""
+    rank = 4 if channels else 3
+    decay = g.gated(g.Expand(g.arg(i, "float32"), g.Shape(k, start=0, end=rank)), 0.0, rank, 2)
+    return decay if channels else g.Unsqueeze(decay, [-1])
+
+
+def empty_state(g: OnnxScope, k: Any, v: Any) -> Any:
+    """Zeros [batch, heads, dim, value]."""
+    return g.Expand(g.constant(0.0, "float32"), [g.Shape(v, start=0, end=2), g.Shape(k, start=3), g.Shape(v, start=3)])
+
+
+def token_by_token(
+    g: OnnxScope, start: Any, q: Any, k: Any, v: Any, log_decay: Any, beta: Any = None, read: Any = None
+) -> tuple[Any, Any]:
+    """Run a state over positions: it decays, takes the product of a key and a value (with `beta`, the value less what
+    `read` finds in the state, times beta), and is read by the query. The results, and the last state."""
+
+    def moved(x: Any, *axes: int) -> Any:
+        """[batch, heads, time, …] by position, with axes of size 1 for products of matrices."""
+        return g.Unsqueeze(g.Transpose(x, perm=[2, 0, 1, *range(3, 5 - len(axes))]), [*axes])
+
+    row, column = (3,), (4,)
+    sequences = [moved(q, *row), moved(k, *column), moved(v, *row)]
+    if log_decay is not None:
+        sequences.append(g.Exp(moved(log_decay, *column)))
+    if beta is not None:
+        sequences += [moved(beta, 3, 4), moved(read, *row)]
+
+    def step(state: Any, q_t: Any, k_t: Any, v_t: Any, *more: Any) -> tuple[Any, Any]:
+        if log_decay is not None:
+            state = g.Mul(more[0], state)
+        if beta is not None:
+            beta_t, read_t = more[-2:]
+            v_t = g.Mul(beta_t, g.Sub(v_t, g.MatMul(read_t, state)))
+        state = g.Add(state, g.MatMul(k_t, v_t))
+        return state, g.MatMul(q_t, state)
+
+    last, y = g.scan(step, [start], sequences)
+    return g.Transpose(g.Squeeze(y, [3]), perm=[1, 2, 0, 3]), last

@@ -1,0 +1,161 @@
+"""The delta rule, and linear attention with a decay for each channel, in chunks."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from archdsl.backends.torch.runtime.recurrent import linear_recurrence
+
+
+def delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    log_decay: Tensor,
+    state: Tensor | None = None,
+    read: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Run S[t] = d S[t - 1] + k[t] u[t]ᵀ over time, where d = exp(log_decay[t]) and u[t] = beta[t] (v[t] - (d S[t -
+    1])ᵀ read[t]), in float32, in chunks of 64 positions (Yang et al., 2024). Return S[t]ᵀ q[t] of each t, and the last
+    S [batch, heads, dim, value]."""
+    time, dtype = v.size(2), v.dtype
+    q, k, v, read, beta, log_decay = (
+        F.pad(t.float().contiguous(), (0, 0, 0, -time % 64)).unflatten(2, (-1, 64))  # [batch, heads, chunk, position, dim]
+        for t in (q, k, v, k if read is None else read, beta[..., None], log_decay.expand(beta.shape)[..., None])
+    )
+    decay = decay_between(log_decay)
+    begin, read = log_decay.cumsum(3).exp(), read * beta
+    scores, system = q @ k.mT * decay, read @ k.mT * decay
+    y, state = through_chunks(
+        q * begin, k * decay[..., -1, :, None], v * beta, read * begin, scores, system, begin[..., -1:, :], state
+    )
+    return y[:, :, :time].to(dtype), state
+
+
+def decay_between(log_decay: Tensor) -> Tensor:
+    """Return exp(log_decay[s + 1] + … + log_decay[t]) for s <= t, else 0: [..., time, 1] to [..., time, time]. Summed
+    position by position: a difference of two long sums would lose digits."""
+    later = torch.ones(2 * log_decay.shape[-2:-1], dtype=torch.bool, device=log_decay.device).tril(-1)
+    return log_decay.where(later, 0).cumsum(-2).masked_fill(later.mT, -torch.inf).exp()
+
+
+def channel_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    log_decay: Tensor,
+    state: Tensor | None = None,
+    read: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Run S[t] = d S[t - 1] + k[t] u[t]ᵀ over time, where d = exp(log_decay[t]), one for each channel of k, and u[t] =
+    beta[t] (v[t] - (d S[t - 1])ᵀ read[t]), in float32, in chunks of 64 positions (Kimi Linear, 2025). Return S[t]ᵀ q[t]
+    of each t, and the last S [batch, heads, dim, value]."""
+    time, dtype = v.size(2), v.dtype
+    q, k, v, read, beta, log_decay = (
+        F.pad(t.float().contiguous(), (0, 0, 0, -time % 64)).unflatten(2, (-1, 64))  # [batch, heads, chunk, position, dim]
+        for t in (q, k, v, k if read is None else read, beta[..., None], log_decay.expand(k.shape))
+    )
+    begin, read = log_decay.cumsum(3).exp(), read * beta
+    scores, system = decayed_scores(torch.stack((q, read), -2), k, log_decay).unbind(-2)
+    y, state = through_chunks(
+        q * begin, k * decay_after(log_decay), v * beta, read * begin, scores, system, begin[..., -1:, :].mT, state
+    )
+    return y[:, :, :time].to(dtype), state
+
+
+def through_chunks(
+    q: Tensor, k: Tensor, v: Tensor, read: Tensor, scores: Tensor, system: Tensor, decay: Tensor, state: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Carry the state of the delta rule through chunks [batch, heads, chunk, position, dim]: q, read and k decayed to
+    where a chunk begins and ends, scores and system between its positions. In each, u solves (1 + system) u = v - read
+    S, system below its diagonal; then S = decay S + kᵀ u."""
+    solved = torch.linalg.solve_triangular(system, torch.cat((v, read), -1), upper=False, unitriangular=True)
+    v, read = solved.split((v.size(-1), read.size(-1)), -1)
+    state = q.new_zeros(*q.shape[:2], q.size(-1), v.size(-1)) if state is None else state.float()
+    y = []
+    for q_c, k_c, v_c, read_c, scores_c, decay_c in zip(*(t.unbind(2) for t in (q, k, v, read, scores, decay))):
+        u = v_c - read_c @ state
+        y.append(q_c @ state + scores_c @ u)
+        state = decay_c * state + k_c.mT @ u
+    return torch.cat(y, 2), state
+
+
+def decayed_scores(rows: Tensor, k: Tensor, log_decay: Tensor) -> Tensor:
+    """Return rows[t] · exp(log_decay[s + 1] + … + log_decay[t]) k[s] for s <= t, else 0: [..., time, n, dim] to [...,
+    time, n, time]. Each half of the time reads the half before it, decayed to their midpoint: no factor exceeds 1."""
+    half = k.size(-2) // 2
+    if half == 0:
+        return (rows * k.unsqueeze(-2)).sum(-1, keepdim=True)
+    rows, k, log_decay = rows.unflatten(-3, (2, half)), k.unflatten(-2, (2, half)), log_decay.unflatten(-2, (2, half))
+    reads = rows[..., 1, :, :, :] * log_decay[..., 1, :, :].cumsum(-2).exp().unsqueeze(-2)
+    before = k[..., 0, :, :] * decay_after(log_decay[..., 0, :, :])
+    across = (reads.flatten(-3, -2) @ before.mT).unflatten(-2, (half, -1))
+    first, second = decayed_scores(rows, k, log_decay).unbind(-4)
+    return torch.cat((F.pad(first, (0, half)), torch.cat((across, second), -1)), -3)
+
+
+def decay_after(log_decay: Tensor) -> Tensor:
+    """Return exp(log_decay[t + 1] + … + log_decay[-1]) at each t: [..., time, dim]."""
+    return F.pad(log_decay[..., 1:, :], (0, 0, 0, 1)).flip(-2).cumsum(-2).flip(-2).exp()
+
+
+def delta_rule_on(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor, read: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Continue the delta rule from a state [batch, heads, dim, value]: the result of each position, and the state after
+    the last."""
+    if q.size(2) > 1:
+        return delta_rule(q, k, v, beta, log_decay, state, read)
+    return delta_step(q, k, v, beta, log_decay.expand(beta.shape)[..., None], state, read)
+
+
+def channel_delta_rule_on(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor, read: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Continue the delta rule with a decay for each channel from a state [batch, heads, dim, value]: the result of each
+    position, and the state after the last."""
+    if q.size(2) > 1:
+        return channel_delta_rule(q, k, v, beta, log_decay, state, read)
+    return delta_step(q, k, v, beta, log_decay.expand(k.shape), state, read)
+
+
+def delta_step(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor, read: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Take one step of the delta rule: the result of the position, and the state after it."""
+    q, k, values, read, beta = (t.float() for t in (q, k, v, k if read is None else read, beta[..., None]))
+    state = log_decay.float().exp().mT * state
+    state = state + k.mT @ (beta * (values - read @ state))
+    return (q @ state).to(v.dtype), state
+
+
+def channel_linear_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
+    """Sum (q[t] · exp(log_decay[s + 1] + … + log_decay[t]) k[s]) v[s] over s <= t, in float32: a decay for each channel
+    of k, in chunks of 64 positions."""
+    dtype, time = v.dtype, v.size(2)
+    padding = (0, 0, 0, 64 * (time // 64 + 2) - time)  # two chunks at least: torch.export takes one for special
+    q, k, v, log_decay = (
+        F.pad(t.float(), padding).unfold(2, 64, 64).mT  # [batch, heads, chunk, position, dim]
+        for t in (q, k, v, log_decay.expand(k.shape))
+    )
+    scores = decayed_scores(q.unsqueeze(-2), k, log_decay).squeeze(-2)
+    begin, sums = log_decay.cumsum(3).exp(), (k * decay_after(log_decay)).mT @ v
+    states = linear_recurrence(begin[..., -1, :, None].transpose(1, 2), sums.transpose(1, 2))  # after each chunk
+    before = F.pad(states, (0, 0, 0, 0, 0, 0, 1, 0))[:, :-1].transpose(1, 2)
+    y = (q * begin) @ before + scores @ v
+    return y.flatten(2, 3).index_select(2, torch.arange(time, device=q.device)).to(dtype)
+
+
+def channel_linear_attention_on(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Continue linear attention with a decay for each channel from a state [batch, heads, dim, value]: the result of
+    each position, and the state after the last."""
+    dtype = v.dtype
+    q, k, v, log_decay = (t.float() for t in (q, k, v, log_decay.expand(k.shape)))
+    begin = log_decay.cumsum(2).exp()  # what is left of the state
+    after = begin[:, :, -1:].mT * state + (k * decay_after(log_decay)).mT @ v
+    y = q @ after if q.size(2) == 1 else (q * begin) @ state + channel_linear_attention(q, k, v, log_decay)
+    return y.to(dtype), after

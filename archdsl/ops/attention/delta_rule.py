@@ -1,0 +1,206 @@
+"""`delta_rule`"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from archdsl.ir.cost import Amount, Contraction, Cost, contracted, times
+from archdsl.ir.dims import Value as DimValue
+from archdsl.ir.dims import add, binary, div, floordiv, mul, num, sub
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import (
+    EVERYWHERE,
+    Application,
+    OnnxScope,
+    Primitive,
+    Reads,
+    Saved,
+    State,
+    TorchScope,
+    Tree,
+    same,
+    shown,
+    up_to,
+)
+from archdsl.ops._common import tensor_inputs
+from archdsl.ops.attention.linear_attention import (
+    by_channel,
+    decay_of,
+    decay_reads,
+    demand_decay,
+    empty_state,
+    pairs_in_chunk,
+    token_by_token,
+)
+
+CHUNK = 64
+
+
+class DeltaRule(Primitive):
+    """Linear attention that corrects what its state holds (Schlag et al., 2021; Yang et al., 2024): the delta rule.
+
+    `S[t] = d S[t - 1] + k[t] u[t]`, where `d = exp(log_decay[t])` and `u[t] = beta[t] (v[t] - k[t] · (d S[t - 1]))`;
+    the result is `q[t] · S[t]`. q and k are [batch, groups, time, dim], each of their heads serving a group of those of
+    v, [batch, heads, time, value]. `log_decay`, at most 0, is [batch, heads, time] or those of these axes that it has
+    from the right; or [batch, heads, time, dim], a decay for each channel of k. `read` takes the place of k where the
+    state is read to be corrected. S starts from `state`, or from 0. In float32, in chunks of 64 positions."""
+
+    family = "linear attention"
+    typed = 2
+    signature = (
+        "delta_rule()"
+        "(q: float[batch, groups, time, dim], k: float[batch, groups, time, dim], v: float[batch, heads, time, value], "
+        "beta: float[batch, heads, time], log_decay: float[...] = none, read: float[batch, groups, time, dim] = none, "
+        "state: float[batch, heads, dim, value] = none) -> [batch, heads, time, value]"
+    )
+    one_type = ("q", "k", "v")
+    examples = shown(
+        "delta_rule(l2_normalize(q), l2_normalize(k), v, sigmoid(b))"
+        "  # q: [2, 3, 5, 4], k: [2, 3, 5, 4], v: [2, 3, 5, 6], b: [2, 3, 5]",
+        "delta_rule(q, l2_normalize(k), v, sigmoid(b), log_sigmoid(g))"
+        "  # q: [1, 2, 70, 4], k: [1, 2, 70, 4], v: [1, 2, 70, 3], b: [1, 2, 70], g: [1, 2, 70]",
+        "delta_rule(q, l2_normalize(k), v, sigmoid(b), log_sigmoid(g))"
+        "  # q: [1, 2, 70, 4], k: [1, 2, 70, 4], v: [1, 2, 70, 3], b: [1, 2, 70], g: [1, 2, 70, 4]",
+        "delta_rule(q, l2_normalize(k), v, sigmoid(b), log_sigmoid(g))"
+        "  # q: [2, 1, 5, 4], k: [2, 1, 5, 4], v: [2, 3, 5, 4], b: [2, 3, 5], g: [3, 1]",
+        "delta_rule(q, l2_normalize(k), v, sigmoid(b), log_sigmoid(g), read: 0.5 * l2_normalize(k), state: s)"
+        "  # q: [2, 3, 5, 4], k: [2, 3, 5, 4], v: [2, 3, 5, 4], b: [2, 3, 5], g: [2, 3, 5], s: [2, 3, 4, 4]",
+    )
+
+    def check(self, call: Application) -> None:
+        call.condition("%", call.axes["heads"], call.axes["groups"], "the heads of q and k divide those of v")
+        if call.inputs[4] is not None:
+            demand_decay(call, 4, call.shape(2)[:3], call.axes["dim"])
+
+    def build(self, call: Application) -> Sequence[Value]:
+        """Build the node; q and k are first repeated from groups to heads."""
+        heads, groups = call.axes["heads"], call.axes["groups"]
+        if call.same(heads, groups, "the delta rule is written for groups == heads"):
+            return call.node()
+        each = binary("/", heads, groups)
+        found = list(call.inputs)
+        for i in (0, 1, 5):
+            if found[i] is not None:
+                found[i] = call.apply("repeat", call.tensor(i), times=each, axis=num(1))
+        return (call.apply(self.name, *found),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        own, earlier = (same(0), same(1)), up_to(2)
+        found: list[Reads] = [
+            (*own, same(2), EVERYWHERE),
+            (*own, earlier, EVERYWHERE),
+            (*own, earlier, same(3)),
+            (*own, earlier),
+        ]
+        found.append(decay_reads(node.inputs[4]))
+        found.append((*own, earlier, EVERYWHERE) if node.inputs[5] is not None else ())
+        found.append((*own, EVERYWHERE, same(3)) if node.inputs[6] is not None else ())
+        return found
+
+    def flops(self, node: OpNode) -> Cost:
+        """As it is computed: chunks of 64 positions, the last one filled up; a triangular solve as a product with the
+        whole matrix. The first state gets no gradient where it is zeros."""
+        q, v = tensor_inputs(node, 0, 2)
+        rows, dim, value = times(v.shape[:2]), q.shape[3], v.shape[3]
+        columns = add(dim.value, value.value)
+        positions = self.positions_of(v)
+        decay = (4,) if node.inputs[4] is not None else ()
+        read: tuple[int | str, ...] = (5 if node.inputs[5] is not None else 1, 3)
+        written = (1, 2, 3, *decay, *read)
+        first = (6,) if node.inputs[6] is not None else ()
+        channels, pairs = decay if by_channel(node.inputs[4]) else (), pairs_in_chunk(node.inputs[4])
+        found = [
+            contracted((rows, positions, dim, pairs), (0, *channels), (1, *channels)),
+            contracted((rows, positions, dim, pairs), (*read, *channels), (1, *channels)),
+            contracted(
+                (rows, positions, CHUNK, add(dim.value, value.value)), (1, *read, *decay), (2, 3, *read, *decay)
+            ),
+            contracted((rows, positions, value, CHUNK), (0, 1, *decay), written),
+            contracted((rows, positions, dim, value), (1, *decay), written),
+        ]
+        for left in ((0, *decay), (*read, 1, *decay)):
+            found += self.of_states(rows, dim, value, positions, left, written, first)
+        return Cost(tuple(found), (Amount(times((rows, positions, 4, columns))),))
+
+    def of_states(
+        self,
+        rows: DimValue,
+        dim: Any,
+        value: Any,
+        positions: DimValue,
+        left: tuple[int | str, ...],
+        written: tuple[int | str, ...],
+        first: tuple[int | str, ...],
+    ) -> tuple[Contraction, ...]:
+        """What reads the states that chunks begin with, the first one and the others."""
+        return (
+            contracted((rows, CHUNK, dim, value), left, first),
+            contracted((rows, sub(positions, CHUNK), dim, value), left, (*written, *first)),
+        )
+
+    def step_flops(self, node: OpNode) -> Cost:
+        """The recurrence: the state is read twice and written once for each position."""
+        q, v = tensor_inputs(node, 0, 2)
+        sizes = (*v.shape[:3], q.shape[3], v.shape[3])
+        found = (contracted(sizes, (1,), (2,)), contracted(sizes, (1,), (1, 2, 3)), contracted(sizes, (0,), (1, 2, 3)))
+        return Cost(found, (Amount(times(sizes)),))
+
+    def saves(self, node: OpNode) -> Saved:
+        """What the chunks keep, in float32: copies of what comes in, decayed and not; scores, and the state before each
+        chunk. Where channels decay apart, copies of each half of a half for `decayed_scores`."""
+        q, v = tensor_inputs(node, 0, 2)
+        dim, value = q.shape[3].value, v.shape[3].value
+        copies, rest = (26, 129) if by_channel(node.inputs[4]) else (7, 194 if node.inputs[4] is None else 322)
+        each = add(add(mul(copies, dim), mul(3, value)), rest)
+        rows, positions = times(v.shape[:2]), self.positions_of(v)
+        kept = add(mul(positions, each), times((div(positions, CHUNK), dim, value)))
+        return Saved(own=((Amount(mul(rows, kept)), "float32"),), sides=False)
+
+    def positions_of(self, v: Value) -> DimValue:
+        """How many positions its chunks have."""
+        return mul(CHUNK, floordiv(add(v.shape[2].value, CHUNK - 1), CHUNK))
+
+    def states(self, node: OpNode) -> Sequence[State]:
+        k, v = tensor_inputs(node, 1, 2)
+        return (State("kv", (*v.shape[:2], k.shape[3], v.shape[3]), "float32", 2),)
+
+    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[Tree | None]:
+        return (e.py("{6}.float()") if e.has(6) else None,)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        more = {name: e.input(i) for i, name in ((5, "read"), (6, "state")) if e.has(i)}
+        return e.py(
+            f"{self.function(node)}({{0}}, {{1}}, {{2}}, {{3}}, {{d}}, {{**more}})[0]", d=self.decay(e), more=more
+        )
+
+    def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
+        more = {"read": e.input(5)} if e.has(5) else {}
+        form = self.function(node) + "_on({0}, {1}, {2}, {3}, {d}, {kv}, {**more})"
+        y, after = e.unpack(("y", "kv"), e.py(form, d=self.decay(e), kv=past[0], more=more))
+        return y, (after,)
+
+    def function(self, node: OpNode) -> str:
+        """The helper that computes it."""
+        return "channel_delta_rule" if by_channel(node.inputs[4]) else "delta_rule"
+
+    def decay(self, e: TorchScope) -> Tree:
+        """The logarithms of the decays, zeros where there are none."""
+        return e.input(4) if e.has(4) else e.py("torch.zeros_like({3})")
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        k, v = (g.arg(i, "float32") for i in (1, 2))
+        return self.scanned(node, g, g.arg(6, "float32") if g.has(6) else empty_state(g, k, v))[0]
+
+    def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        start = g.Where(g.first, g.arg(6, "float32"), past[0]) if g.has(6) else past[0]
+        y, last = self.scanned(node, g, start)
+        return y, [last]
+
+    def scanned(self, node: OpNode, g: OnnxScope, start: Any) -> tuple[Any, Any]:
+        """Padding corrects nothing and decays nothing, so the state stays as it is."""
+        q, k, v = (g.arg(i, "float32") for i in range(3))
+        decay = decay_of(g, 4, k, by_channel(node.inputs[4])) if g.has(4) else None
+        beta, read = g.gated(g.arg(3, "float32"), 0.0, 3, 2), g.arg(5, "float32") if g.has(5) else k
+        y, last = token_by_token(g, start, q, k, v, decay, beta, read)
+        return g.cast(y, g.dtype(g.arg(2))), last
