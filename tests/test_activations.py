@@ -269,6 +269,29 @@ def test_mamba2_keeps_no_states_of_all_positions() -> None:
     assert kept < 3 * estimate(model, batch=1, seq=4096).saved
 
 
+LINEAR = {
+    "causal": "linear_attention(q, k, v)",
+    "normalized": "linear_attention(q, k, v, normalize: true)",
+    "decayed": "linear_attention(q, k, v, log_decay: g[..., 0])",
+    "channels decayed": "linear_attention(q, k, v, log_decay: g)",
+    "delta rule": "delta_rule(q, k, v, b)",
+    "delta rule, decayed": "delta_rule(q, k, v, b, g[..., 0])",
+    "delta rule, channels decayed": "delta_rule(q, k, v, b, g, read: q)",
+}
+
+
+@measured
+@pytest.mark.parametrize("dtype", get_args(Dtype)[:2])
+@pytest.mark.parametrize("form", LINEAR)
+def test_linear_attention_keeps_what_its_chunks_are_made_of(form: str, dtype: Dtype) -> None:
+    projected = " ".join(f"{name} = x -> linear(128) as {name} -> split_heads(2)" for name in "qkvg")
+    text = f"{{ {projected} b = x -> linear(2) as b -> transpose(1, 2) return {LINEAR[form]} }}"
+    model = archdsl.load(text=f"model m(x: [batch, time, 16]) {text}")
+    lengths = {"batch": 1, "time": 2048}
+    kept = measure(model, lengths, dtype=dtype, checkpoint="none", loss="eager", fixed=0).saved
+    assert kept == pytest.approx(estimate(model, batch=1, seq=2048, dtype=dtype).saved, rel=0.07)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sample())
 def test_every_model_has_an_estimate(name: str) -> None:

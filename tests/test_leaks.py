@@ -69,7 +69,9 @@ EDITS = (
         "y = selective_scan(h -> flip(1), step, -exp(log_rates), b, c, skip: skip) -> flip(1)",
     ),
     ("hf/recurrent_gemma", "return linear_recurrence(exp(log_a), ", "return linear_recurrence(exp(log_a) -> flip(1), "),
-    ("hf/qwen3_next", "in q, k, v, decay, strength {", "in q, k, v -> flip(1), decay, strength {"),
+    ("hf/qwen3_next", "delta_rule(q, k, v, strength", "delta_rule(q, k, v -> flip(2), strength"),
+    ("hf/qwen3_next", "delta_rule(q, k, v, strength", "delta_rule(q, k, v, strength -> flip(2)"),
+    ("hf/qwen3_next", "strength, decay)", "strength, decay -> shift(-1, axis: 2))"),
     ("rwkv7:rwkv7_0_1b", "assert causal(x)", "x = x + x[:, -1:]\n  assert causal(x)"),
     ("ntm:ntm_copy", "y = seen -> linear(outputs) as output", "y = (seen + seen[:, -1:]) -> linear(outputs) as output"),
     # norms, means and softmax over time

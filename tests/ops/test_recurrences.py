@@ -246,7 +246,6 @@ def test_linear_attention_in_both_directions_reads_other_lengths() -> None:
 # --- the delta rule --------------------------------------------------------------------------------------------------
 
 
-
 def assert_near(function: Callable[..., Tensor], reference: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> None:
     """Results and gradients differ by no more than some roundings of their largest number."""
     found = [function(*inputs), *gradients(function, inputs)]

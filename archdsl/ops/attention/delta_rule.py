@@ -26,6 +26,7 @@ from archdsl.ir.op import (
 from archdsl.ops._common import tensor_inputs
 from archdsl.ops.attention.linear_attention import (
     by_channel,
+    copies,
     decay_of,
     decay_reads,
     demand_decay,
@@ -82,7 +83,7 @@ class DeltaRule(Primitive):
         found = list(call.inputs)
         for i in (0, 1, 5):
             if found[i] is not None:
-                found[i] = call.apply("repeat", call.tensor(i), times=each, axis=num(1))
+                found[i] = call.apply("repeat", call.tensor(i), called=call.tensor(i).name, times=each, axis=num(1))
         return (call.apply(self.name, *found),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
@@ -150,12 +151,15 @@ class DeltaRule(Primitive):
         """What the chunks keep, in float32: copies of what comes in, decayed and not; scores, and the state before each
         chunk. Where channels decay apart, copies of each half of a half for `decayed_scores`."""
         q, v = tensor_inputs(node, 0, 2)
-        dim, value = q.shape[3].value, v.shape[3].value
-        copies, rest = (26, 129) if by_channel(node.inputs[4]) else (7, 194 if node.inputs[4] is None else 322)
-        each = add(add(mul(copies, dim), mul(3, value)), rest)
-        rows, positions = times(v.shape[:2]), self.positions_of(v)
-        kept = add(mul(positions, each), times((div(positions, CHUNK), dim, value)))
-        return Saved(own=((Amount(mul(rows, kept)), "float32"),), sides=False)
+        rows, positions, dim, value = times(v.shape[:2]), self.positions_of(v), q.shape[3], v.shape[3]
+        keys, scores = (26, 2) if by_channel(node.inputs[4]) else (7, 3 if node.inputs[4] is None else 5)
+        kept = (
+            (keys, (rows, positions, dim)),
+            (3, (rows, positions, value)),
+            (scores, (rows, positions, CHUNK)),
+            (1, (rows, div(positions, CHUNK), dim, value)),
+        )
+        return Saved(own=copies(kept, "float32"), sides=False)
 
     def positions_of(self, v: Value) -> DimValue:
         """How many positions its chunks have."""
@@ -163,7 +167,7 @@ class DeltaRule(Primitive):
 
     def states(self, node: OpNode) -> Sequence[State]:
         k, v = tensor_inputs(node, 1, 2)
-        return (State("kv", (*v.shape[:2], k.shape[3], v.shape[3]), "float32", 2),)
+        return (State("state", (*v.shape[:2], k.shape[3], v.shape[3]), "float32", 2),)
 
     def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[Tree | None]:
         return (e.py("{6}.float()") if e.has(6) else None,)
@@ -176,8 +180,8 @@ class DeltaRule(Primitive):
 
     def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
         more = {"read": e.input(5)} if e.has(5) else {}
-        form = self.function(node) + "_on({0}, {1}, {2}, {3}, {d}, {kv}, {**more})"
-        y, after = e.unpack(("y", "kv"), e.py(form, d=self.decay(e), kv=past[0], more=more))
+        form = self.function(node) + "_on({0}, {1}, {2}, {3}, {d}, {state}, {**more})"
+        y, after = e.unpack(("y", "state"), e.py(form, d=self.decay(e), state=past[0], more=more))
         return y, (after,)
 
     def function(self, node: OpNode) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -127,18 +127,19 @@ class LinearAttention(Primitive):
         q, v = tensor_inputs(node, 0, 2)
         dim, value, rows = q.shape[3].value, self.columns(node), times(v.shape[:2])
         chunks = add(floordiv(q.shape[2].value, 64), 2)
-        steps = mul(32, add(floordiv(chunks, 32), 2))
-        queries, values, scores, states, kind = 2, 1, 64, chunks, "float"
+        queries, values, scores = 2, 1, 1
+        kept: list[tuple[int, tuple[Num | DimValue, ...]]] = [(1, (rows, chunks, dim, value))]
         if node.inputs[3] is not None:
-            states, kind = add(chunks, mul(Fraction(5, 2), steps)), "float32"
-            queries, values, scores = (18, 1, 64) if by_channel(node.inputs[3]) else (2, 3, 194)
-        kept = (
-            times((*q.shape[:2], 64, chunks, queries, dim)),
-            times((rows, 64, chunks, add(mul(values, value), scores))),
-            times((rows, states, dim, value)),
-        )
-        divided = (times((rows, q.shape[2], value)),) if node.options["normalize"] else ()
-        return Saved(own=tuple((Amount(numbers), kind) for numbers in (*kept, *divided)), sides=False)
+            queries, values, scores = (18, 1, 1) if by_channel(node.inputs[3]) else (2, 3, 3)
+            steps = mul(32, add(floordiv(chunks, 32), 2))
+            kept += [(2, (rows, steps, dim, value)), (1, (Fraction(1, 2), rows, steps, dim, value))]
+        kept += [
+            (queries, (*q.shape[:2], chunks, 64, dim)),
+            (values, (rows, chunks, 64, value)),
+            (scores, (rows, chunks, 64, 64)),
+            (int(bool(node.options["normalize"])), (rows, q.shape[2], value)),
+        ]
+        return Saved(own=copies(kept, "float" if node.inputs[3] is None else "float32"), sides=False)
 
     def step_flops(self, node: OpNode) -> Cost:
         """Each key and value go into the state, and each query reads it."""
@@ -321,6 +322,11 @@ def decay_reads(decay: Input) -> Reads:
         (same(0), same(1), up_to(2), EVERYWHERE) if len(shape) == 4 else (same(0), same(1), up_to(2))[3 - len(shape) :]
     )
     return tuple(At() if d.value == 1 else read for d, read in zip(shape, own, strict=True))
+
+
+def copies(kept: Iterable[tuple[int, tuple[Num | DimValue, ...]]], dtype: str) -> tuple[tuple[Amount, str], ...]:
+    """Tensors that are kept, given how many there are of each shape."""
+    return tuple((Amount(times(sizes)), dtype) for count, sizes in kept for _ in range(count))
 
 
 def by_channel(decay: Input) -> bool:

@@ -21,7 +21,9 @@ def delta_rule(
     S [batch, heads, dim, value]."""
     time, dtype = v.size(2), v.dtype
     q, k, v, read, beta, log_decay = (
-        F.pad(t.float().contiguous(), (0, 0, 0, -time % 64)).unflatten(2, (-1, 64))  # [batch, heads, chunk, position, dim]
+        F.pad(t.float().contiguous(), (0, 0, 0, -time % 64)).unflatten(
+            2, (-1, 64)
+        )  # [batch, heads, chunk, position, dim]
         for t in (q, k, v, k if read is None else read, beta[..., None], log_decay.expand(beta.shape)[..., None])
     )
     decay = decay_between(log_decay)
@@ -54,7 +56,9 @@ def channel_delta_rule(
     of each t, and the last S [batch, heads, dim, value]."""
     time, dtype = v.size(2), v.dtype
     q, k, v, read, beta, log_decay = (
-        F.pad(t.float().contiguous(), (0, 0, 0, -time % 64)).unflatten(2, (-1, 64))  # [batch, heads, chunk, position, dim]
+        F.pad(t.float().contiguous(), (0, 0, 0, -time % 64)).unflatten(
+            2, (-1, 64)
+        )  # [batch, heads, chunk, position, dim]
         for t in (q, k, v, k if read is None else read, beta[..., None], log_decay.expand(k.shape))
     )
     begin, read = log_decay.cumsum(3).exp(), read * beta
