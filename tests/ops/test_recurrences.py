@@ -324,6 +324,28 @@ def test_the_delta_rule_needs_neither_decays_nor_as_many_heads() -> None:
     assert_agree(module, loop, (torch.randn(2, 2, 70, 8), k, torch.randn(2, 4, 70, 6), torch.rand(2, 4, 70)))
 
 
+@pytest.mark.parametrize("axes", ["time", "time, 8"])
+def test_several_steps_for_each_position(axes: str) -> None:
+    """The state decays before the first and is read after the last."""
+    tensors = "q: [batch, 2, time, 8], k: [batch, 2, time, 3, 8], v: [batch, 2, time, 3, 6], b: [batch, 2, time, 3]"
+    module = compiled(f"({tensors}, g: [batch, 2, {axes}]) {{ return delta_rule(q, k, v, b, g) }}")
+
+    def loop(q: Tensor, k: Tensor, v: Tensor, b: Tensor, g: Tensor) -> Tensor:
+        state, found = torch.zeros(2, 2, 8, 6), []
+        for t in range(q.size(2)):
+            state = (g if g.ndim == 4 else g[..., None])[:, :, t, :, None].exp() * state
+            for i in range(3):
+                key = k[:, :, t, i]
+                known = torch.einsum("bhkv,bhk->bhv", state, key)
+                state = state + torch.einsum("bhk,bhv->bhkv", key, b[:, :, t, i, None] * (v[:, :, t, i] - known))
+            found.append(torch.einsum("bhkv,bhk->bhv", state, q[:, :, t]))
+        return torch.stack(found, 2)
+
+    decay = -torch.rand(2, 2, 50, 8) if "8" in axes else -torch.rand(2, 2, 50)
+    k = nn.functional.normalize(torch.randn(2, 2, 50, 3, 8), dim=-1)
+    assert_near(module, loop, (torch.randn(2, 2, 50, 8), k, torch.randn(2, 2, 50, 3, 6), torch.rand(2, 2, 50, 3), decay))
+
+
 # --- compiling and exporting -----------------------------------------------------------------------------------------
 
 PARALLEL = {

@@ -94,6 +94,10 @@ STEPPED = {
         log_sigmoid(q[..., 1])) -> merge_heads""",
     "delta_rule, channels decayed": """delta_rule(q, l2_normalize(q), q, sigmoid(q[..., 0]), log_sigmoid(q),
         read: 0.5 * l2_normalize(q)) -> merge_heads""",
+    "delta_rule, several steps": """delta_rule(q, l2_normalize(k), k, sigmoid(k[..., 0]), log_sigmoid(q[..., 1]))
+        -> merge_heads""",
+    "delta_rule, several steps, channels decayed": """delta_rule(q, l2_normalize(k), k, sigmoid(k[..., 0]),
+        log_sigmoid(q), read: l2_normalize(tanh(k))) -> merge_heads""",
     "delta_rule from a state": """delta_rule(q, l2_normalize(q), q, sigmoid(q[..., 0]), log_sigmoid(q[..., 1]),
         state: unflatten(h, -1, 2, 4, 1) * ones(batch, 2, 4, 4)) -> merge_heads""",
     "conv1d": "x -> conv1d(8, kernel: 3, dilation: 2, padding: causal)",
@@ -136,6 +140,7 @@ def test_steps_give_what_the_whole_gives(what: str) -> None:
         "d": "param d: [8, 4] = normal(1)",
         "w": "param w: [64] = normal(1)",
         "h": "param start: [8] = normal(1)\n  h = start -> unsqueeze(0) -> expand(0, batch)",
+        "k": "k = x -> linear(16) as k -> split_heads(2) -> unflatten(-1, 2, 4)",
         "i": "i = indices(time) -> unsqueeze(1)",
         "j": "j = indices(time) -> unsqueeze(0)",
         "p": 'p = einsum("b q d, b k d -> b q k", x, x)',

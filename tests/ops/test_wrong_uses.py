@@ -128,6 +128,11 @@ WRONG = [
     ),
     ("q: [2, 4, 5, 8], d: [4, 1]", "linear_attention(q, q, q, d, causal: false)", "E0204", "`causal: true`"),
     ("q: [2, 4, 5, 8], d: [3, 1]", "linear_attention(q, q, q, d)", "E0301", "`log_decay` has the axes"),
+    ("q: [2, 4, 5, 8], d: [2, 4, 5, 7]", "linear_attention(q, q, q, d)", "E0301", "or [2, 4, 5, 8]"),
+    ("q: [2, 4, 5, 8], b: [2, 4, 5], d: [5, 8]", "delta_rule(q, q, q, b, d)", "E0301", "`log_decay` has the axes"),
+    ("q: [2, 4, 5, 8], b: [2, 4, 5, 3]", "delta_rule(q, q, q, b)", "E0302", "one axis of steps behind time"),
+    ("q: [2, 4, 5, 8], k: [2, 4, 5, 3, 8], b: [2, 4, 5, 2]", "delta_rule(q, k, k, b)", "E0302", "[2, 4, 5, 2]"),
+    ("q: [2, 3, 5, 8], v: [2, 4, 5, 8], b: [2, 4, 5]", "delta_rule(q, q, v, b)", "E0401", "divide those of v"),
     ("x: [8], w: [2], c: int[2]", "experts(linear(8), 4, capacity: 2)(x, w, c)", "E0302", "and x is one: [8]"),
     (T, "x -> moe(experts: 4, top_k: 2, expert: linear(8), capacity: 1 / time)", "E0402", "time"),
 ]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from archdsl.ir.cost import Amount, Contraction, Cost, contracted, times
+from archdsl.ir.dims import Shape, add, binary, div, floordiv, mul, num, shape_text, sub
 from archdsl.ir.dims import Value as DimValue
-from archdsl.ir.dims import add, binary, div, floordiv, mul, num, sub
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import (
     EVERYWHERE,
@@ -24,6 +24,7 @@ from archdsl.ir.op import (
     up_to,
 )
 from archdsl.ops._common import tensor_inputs
+from archdsl.ops._onnx import END, padded
 from archdsl.ops.attention.linear_attention import (
     by_channel,
     copies,
@@ -45,14 +46,18 @@ class DeltaRule(Primitive):
     the result is `q[t] · S[t]`. q and k are [batch, groups, time, dim], each of their heads serving a group of those of
     v, [batch, heads, time, value]. `log_decay`, at most 0, is [batch, heads, time] or those of these axes that it has
     from the right; or [batch, heads, time, dim], a decay for each channel of k. `read` takes the place of k where the
-    state is read to be corrected. S starts from `state`, or from 0. In float32, in chunks of 64 positions."""
+    state is read to be corrected. S starts from `state`, or from 0. In float32, in chunks of 64 positions.
+
+    With a further axis behind time, k, v, beta and `read` are several steps of S for each position (DeltaProduct): it
+    decays before the first, and q reads it after the last."""
 
     family = "linear attention"
     typed = 2
     signature = (
         "delta_rule()"
-        "(q: float[batch, groups, time, dim], k: float[batch, groups, time, dim], v: float[batch, heads, time, value], "
-        "beta: float[batch, heads, time], log_decay: float[...] = none, read: float[batch, groups, time, dim] = none, "
+        "(q: float[batch, groups, time, dim], k: float[batch, groups, time, ..., dim], "
+        "v: float[batch, heads, time, ..., value], beta: float[batch, heads, time, ...], log_decay: float[...] = none, "
+        "read: float[batch, groups, time, ..., dim] = none, "
         "state: float[batch, heads, dim, value] = none) -> [batch, heads, time, value]"
     )
     one_type = ("q", "k", "v")
@@ -67,10 +72,20 @@ class DeltaRule(Primitive):
         "  # q: [2, 1, 5, 4], k: [2, 1, 5, 4], v: [2, 3, 5, 4], b: [2, 3, 5], g: [3, 1]",
         "delta_rule(q, l2_normalize(k), v, sigmoid(b), log_sigmoid(g), read: 0.5 * l2_normalize(k), state: s)"
         "  # q: [2, 3, 5, 4], k: [2, 3, 5, 4], v: [2, 3, 5, 4], b: [2, 3, 5], g: [2, 3, 5], s: [2, 3, 4, 4]",
+        "delta_rule(q, l2_normalize(k), v, sigmoid(b), log_sigmoid(g))"
+        "  # q: [1, 2, 40, 4], k: [1, 2, 40, 2, 4], v: [1, 2, 40, 2, 3], b: [1, 2, 40, 2], g: [1, 2, 40]",
+        "delta_rule(q, l2_normalize(k), v, sigmoid(b), log_sigmoid(g), read: l2_normalize(k))"
+        "  # q: [2, 1, 5, 4], k: [2, 1, 5, 3, 4], v: [2, 2, 5, 3, 6], b: [2, 2, 5, 3], g: [2, 2, 5, 4]",
     )
 
     def check(self, call: Application) -> None:
         call.condition("%", call.axes["heads"], call.axes["groups"], "the heads of q and k divide those of v")
+        given = [i for i in (1, 2, 3, 5) if call.inputs[i] is not None]
+        steps = [call.shape(i)[3:] if i == 3 else call.shape(i)[3:-1] for i in given]
+        if any(len(s) > 1 or len(s) != len(steps[0]) or not all(map(call.same, s, steps[0])) for s in steps):
+            shapes = ", ".join(shape_text(call.shape(i)) for i in given)
+            text = f"k, v, beta and `read` have one axis of steps behind time or none of them has: {shapes}"
+            raise call.error("E0302", text, input=3)
         if call.inputs[4] is not None:
             demand_decay(call, 4, call.shape(2)[:3], call.axes["dim"])
 
@@ -87,25 +102,25 @@ class DeltaRule(Primitive):
         return (call.apply(self.name, *found),)
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
-        own, earlier = (same(0), same(1)), up_to(2)
-        found: list[Reads] = [
+        own: Reads = (same(0), same(1))
+        earlier: Reads = (*own, up_to(2), *(EVERYWHERE for _ in substeps(node)))
+        return [
             (*own, same(2), EVERYWHERE),
-            (*own, earlier, EVERYWHERE),
-            (*own, earlier, same(3)),
-            (*own, earlier),
+            (*earlier, EVERYWHERE),
+            (*earlier, same(3)),
+            earlier,
+            decay_reads(node.inputs[4]),
+            (*earlier, EVERYWHERE) if node.inputs[5] is not None else (),
+            (*own, EVERYWHERE, same(3)) if node.inputs[6] is not None else (),
         ]
-        found.append(decay_reads(node.inputs[4]))
-        found.append((*own, earlier, EVERYWHERE) if node.inputs[5] is not None else ())
-        found.append((*own, EVERYWHERE, same(3)) if node.inputs[6] is not None else ())
-        return found
 
     def flops(self, node: OpNode) -> Cost:
         """As it is computed: chunks of 64 positions, the last one filled up; a triangular solve as a product with the
         whole matrix. The first state gets no gradient where it is zeros."""
         q, v = tensor_inputs(node, 0, 2)
-        rows, dim, value = times(v.shape[:2]), q.shape[3], v.shape[3]
+        rows, dim, value = times(v.shape[:2]), q.shape[3], v.shape[-1]
         columns = add(dim.value, value.value)
-        positions = self.positions_of(v)
+        positions = positions_of(node)
         decay = (4,) if node.inputs[4] is not None else ()
         read: tuple[int | str, ...] = (5 if node.inputs[5] is not None else 1, 3)
         written = (1, 2, 3, *decay, *read)
@@ -141,17 +156,18 @@ class DeltaRule(Primitive):
         )
 
     def step_flops(self, node: OpNode) -> Cost:
-        """The recurrence: the state is read twice and written once for each position."""
+        """The recurrence: the state is read and written in each step, and read by the query."""
         q, v = tensor_inputs(node, 0, 2)
-        sizes = (*v.shape[:3], q.shape[3], v.shape[3])
-        found = (contracted(sizes, (1,), (2,)), contracted(sizes, (1,), (1, 2, 3)), contracted(sizes, (0,), (1, 2, 3)))
+        once = (*v.shape[:3], q.shape[3], v.shape[-1])
+        sizes = (*once, *substeps(node))
+        found = (contracted(sizes, (1,), (2,)), contracted(sizes, (1,), (1, 2, 3)), contracted(once, (0,), (1, 2, 3)))
         return Cost(found, (Amount(times(sizes)),))
 
     def saves(self, node: OpNode) -> Saved:
         """What the chunks keep, in float32: copies of what comes in, decayed and not; scores, and the state before each
         chunk. Where channels decay apart, copies of each half of a half for `decayed_scores`."""
         q, v = tensor_inputs(node, 0, 2)
-        rows, positions, dim, value = times(v.shape[:2]), self.positions_of(v), q.shape[3], v.shape[3]
+        rows, positions, dim, value = times(v.shape[:2]), positions_of(node), q.shape[3], v.shape[-1]
         keys, scores = (26, 2) if by_channel(node.inputs[4]) else (7, 3 if node.inputs[4] is None else 5)
         kept = (
             (keys, (rows, positions, dim)),
@@ -161,36 +177,34 @@ class DeltaRule(Primitive):
         )
         return Saved(own=copies(kept, "float32"), sides=False)
 
-    def positions_of(self, v: Value) -> DimValue:
-        """How many positions its chunks have."""
-        return mul(CHUNK, floordiv(add(v.shape[2].value, CHUNK - 1), CHUNK))
-
     def states(self, node: OpNode) -> Sequence[State]:
         k, v = tensor_inputs(node, 1, 2)
-        return (State("state", (*v.shape[:2], k.shape[3], v.shape[3]), "float32", 2),)
+        return (State("state", (*v.shape[:2], k.shape[-1], v.shape[-1]), "float32", 2),)
 
     def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[Tree | None]:
         return (e.py("{6}.float()") if e.has(6) else None,)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
-        more = {name: e.input(i) for i, name in ((5, "read"), (6, "state")) if e.has(i)}
-        return e.py(
-            f"{self.function(node)}({{0}}, {{1}}, {{2}}, {{3}}, {{d}}, {{**more}})[0]", d=self.decay(e), more=more
-        )
+        more = {name: e.input(i) for i, name in ((6, "state"), (5, "read")) if e.has(i)}
+        form = self.called(node, "") + "{0}, {1}, {2}, {3}, {d}, {**more})[0]"
+        return e.py(form, d=self.decay(node, e), more=more)
 
     def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
         more = {"read": e.input(5)} if e.has(5) else {}
-        form = self.function(node) + "_on({0}, {1}, {2}, {3}, {d}, {state}, {**more})"
-        y, after = e.unpack(("y", "state"), e.py(form, d=self.decay(e), state=past[0], more=more))
+        form = self.called(node, "_on") + "{0}, {1}, {2}, {3}, {d}, {state}, {**more})"
+        y, after = e.unpack(("y", "state"), e.py(form, d=self.decay(node, e), state=past[0], more=more))
         return y, (after,)
 
-    def function(self, node: OpNode) -> str:
-        """The helper that computes it."""
-        return "channel_delta_rule" if by_channel(node.inputs[4]) else "delta_rule"
+    def called(self, node: OpNode, suffix: str) -> str:
+        """The beginning of a call of the helper that computes it."""
+        function = ("channel_delta_rule" if by_channel(node.inputs[4]) else "delta_rule") + suffix
+        return f"with_substeps({function}, " if substeps(node) else f"{function}("
 
-    def decay(self, e: TorchScope) -> Tree:
+    def decay(self, node: OpNode, e: TorchScope) -> Tree:
         """The logarithms of the decays, zeros where there are none."""
-        return e.input(4) if e.has(4) else e.py("torch.zeros_like({3})")
+        if e.has(4):
+            return e.input(4)
+        return e.py("torch.zeros_like({3}[..., 0])" if substeps(node) else "torch.zeros_like({3})")
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         k, v = (g.arg(i, "float32") for i in (1, 2))
@@ -204,7 +218,27 @@ class DeltaRule(Primitive):
     def scanned(self, node: OpNode, g: OnnxScope, start: Any) -> tuple[Any, Any]:
         """Padding corrects nothing and decays nothing, so the state stays as it is."""
         q, k, v = (g.arg(i, "float32") for i in range(3))
-        decay = decay_of(g, 4, k, by_channel(node.inputs[4])) if g.has(4) else None
-        beta, read = g.gated(g.arg(3, "float32"), 0.0, 3, 2), g.arg(5, "float32") if g.has(5) else k
+        decay = decay_of(g, 4, q, by_channel(node.inputs[4])) if g.has(4) else None
+        beta, read = g.arg(3, "float32"), g.arg(5, "float32") if g.has(5) else k
+        beta = g.gated(beta, 0.0, 3 + len(substeps(node)), 2)
+        for steps in substeps(node):
+            q = padded(g, g.Unsqueeze(q, [3]), binary("-", steps, num(1)), 0, 3)
+            decay = None if decay is None else padded(g, g.Unsqueeze(decay, [3]), 0, binary("-", steps, num(1)), 3)
+            q, k, v, read, beta, decay = (
+                None if x is None else g.Reshape(x, [0, 0, -1, *([] if x is beta else [g.Shape(x, start=4)])])
+                for x in (q, k, v, read, beta, decay)
+            )
         y, last = token_by_token(g, start, q, k, v, decay, beta, read)
+        for steps in substeps(node):
+            y = g.Slice(y, [int(steps) - 1], [END], [2], [int(steps)])
         return g.cast(y, g.dtype(g.arg(2))), last
+
+
+def substeps(node: OpNode) -> Shape:
+    """The axis of steps for each position, if there is one."""
+    return node.tensor(3).shape[3:]
+
+
+def positions_of(node: OpNode) -> DimValue:
+    """How many positions its chunks have, several for each of the sequence where there are several steps."""
+    return mul(CHUNK, floordiv(add(times(node.tensor(3).shape[2:]), CHUNK - 1), CHUNK))

@@ -1,5 +1,7 @@
 """The delta rule, and linear attention with a decay for each channel, in chunks."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -109,30 +111,56 @@ def delta_rule_on(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor, read: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Continue the delta rule from a state [batch, heads, dim, value]: the result of each position, and the state after
-    the last."""
-    if q.size(2) > 1:
+    the last. Few positions are taken one by one."""
+    if q.size(2) > 8:
         return delta_rule(q, k, v, beta, log_decay, state, read)
-    return delta_step(q, k, v, beta, log_decay.expand(beta.shape)[..., None], state, read)
+    return delta_steps(q, k, v, beta, log_decay.expand(beta.shape)[..., None], state, read)
 
 
 def channel_delta_rule_on(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor, read: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Continue the delta rule with a decay for each channel from a state [batch, heads, dim, value]: the result of each
-    position, and the state after the last."""
-    if q.size(2) > 1:
+    position, and the state after the last. Few positions are taken one by one."""
+    if q.size(2) > 8:
         return channel_delta_rule(q, k, v, beta, log_decay, state, read)
-    return delta_step(q, k, v, beta, log_decay.expand(k.shape), state, read)
+    return delta_steps(q, k, v, beta, log_decay.expand(k.shape), state, read)
 
 
-def delta_step(
+def delta_steps(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor, read: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Take one step of the delta rule: the result of the position, and the state after it."""
-    q, k, values, read, beta = (t.float() for t in (q, k, v, k if read is None else read, beta[..., None]))
-    state = log_decay.float().exp().mT * state
-    state = state + k.mT @ (beta * (values - read @ state))
-    return (q @ state).to(v.dtype), state
+    """Take steps of the delta rule one by one: the result of each position, and the state after the last."""
+    inputs = (q, k, v, k if read is None else read, beta[..., None], log_decay)
+    y = []
+    for q_t, k_t, v_t, read_t, beta_t, log_decay_t in zip(*(t.float().split(1, dim=2) for t in inputs)):
+        state = log_decay_t.exp().mT * state
+        state = state + k_t.mT @ (beta_t * (v_t - read_t @ state))
+        y.append(q_t @ state)
+    return torch.cat(y, dim=2).to(v.dtype), state
+
+
+def with_substeps(
+    rule: Callable[..., tuple[Tensor, Tensor]],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    log_decay: Tensor,
+    state: Tensor | None = None,
+    read: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Take several steps of a delta rule for each position: k, v, beta and read have an axis of them behind that of
+    time. The state decays before the first, and q reads it after the last."""
+    steps = k.size(3)
+    log_decay = log_decay.expand(*v.shape[:3], *log_decay.shape[3:]).unsqueeze(3)
+    log_decay = F.pad(log_decay, (*(0, 0) * (log_decay.dim() - 4), 0, steps - 1))
+    read = None if read is None else read.flatten(2, 3)
+    q, k, v, beta, log_decay = (
+        t.flatten(2, 3) for t in (F.pad(q.unsqueeze(3), (0, 0, steps - 1, 0)), k, v, beta, log_decay)
+    )
+    y, state = rule(q, k, v, beta, log_decay, state, read)
+    return y[:, :, steps - 1 :: steps], state
 
 
 def channel_linear_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor) -> Tensor:
