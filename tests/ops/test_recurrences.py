@@ -343,7 +343,9 @@ def test_several_steps_for_each_position(axes: str) -> None:
 
     decay = -torch.rand(2, 2, 50, 8) if "8" in axes else -torch.rand(2, 2, 50)
     k = nn.functional.normalize(torch.randn(2, 2, 50, 3, 8), dim=-1)
-    assert_near(module, loop, (torch.randn(2, 2, 50, 8), k, torch.randn(2, 2, 50, 3, 6), torch.rand(2, 2, 50, 3), decay))
+    assert_near(
+        module, loop, (torch.randn(2, 2, 50, 8), k, torch.randn(2, 2, 50, 3, 6), torch.rand(2, 2, 50, 3), decay)
+    )
 
 
 # --- compiling and exporting -----------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ class DeltaRule(Primitive):
         chunk. Where channels decay apart, copies of each half of a half for `decayed_scores`."""
         q, v = tensor_inputs(node, 0, 2)
         rows, positions, dim, value = times(v.shape[:2]), positions_of(node), q.shape[3], v.shape[-1]
-        keys, scores = (26, 2) if by_channel(node.inputs[4]) else (7, 3 if node.inputs[4] is None else 5)
+        keys, scores = (25, 2) if by_channel(node.inputs[4]) else (6, 3 if node.inputs[4] is None else 5)
         kept = (
             (keys, (rows, positions, dim)),
             (3, (rows, positions, value)),

@@ -349,7 +349,9 @@ def decay_of(g: OnnxScope, i: int, k: Any, channels: bool) -> Any:
 
 def empty_state(g: OnnxScope, k: Any, v: Any) -> Any:
     """Zeros [batch, heads, dim, value]."""
-    return g.Expand(g.constant(0.0, "float32"), [g.Shape(v, start=0, end=2), g.Shape(k, start=-1), g.Shape(v, start=-1)])
+    return g.Expand(
+        g.constant(0.0, "float32"), [g.Shape(v, start=0, end=2), g.Shape(k, start=-1), g.Shape(v, start=-1)]
+    )
 
 
 def token_by_token(

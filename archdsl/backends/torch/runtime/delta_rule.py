@@ -22,19 +22,22 @@ def delta_rule(
     1])ᵀ read[t]), in float32, in chunks of 64 positions (Yang et al., 2024). Return S[t]ᵀ q[t] of each t, and the last
     S [batch, heads, dim, value]."""
     time, dtype = v.size(2), v.dtype
-    q, k, v, read, beta, log_decay = (
-        F.pad(t.float().contiguous(), (0, 0, 0, -time % 64)).unflatten(
-            2, (-1, 64)
-        )  # [batch, heads, chunk, position, dim]
-        for t in (q, k, v, k if read is None else read, beta[..., None], log_decay.expand(beta.shape)[..., None])
-    )
+    log_decay = log_decay.expand(beta.shape)[..., None]
+    q, k, v, beta, log_decay = (in_chunks(t) for t in (q, k, v, beta[..., None], log_decay))
+    read = beta * (k if read is None else in_chunks(read))
     decay = decay_between(log_decay)
-    begin, read = log_decay.cumsum(3).exp(), read * beta
+    begin = log_decay.cumsum(3).exp()
     scores, system = q @ k.mT * decay, read @ k.mT * decay
     y, state = through_chunks(
         q * begin, k * decay[..., -1, :, None], v * beta, read * begin, scores, system, begin[..., -1:, :], state
     )
     return y[:, :, :time].to(dtype), state
+
+
+def in_chunks(x: Tensor) -> Tensor:
+    """Cut [batch, heads, time, dim] into chunks of 64 positions, in float32: [batch, heads, chunk, position, dim]. The
+    last one is filled up with zeros."""
+    return F.pad(x.float().contiguous(), (0, 0, 0, -x.size(2) % 64)).unflatten(2, (-1, 64))
 
 
 def decay_between(log_decay: Tensor) -> Tensor:
@@ -57,13 +60,10 @@ def channel_delta_rule(
     beta[t] (v[t] - (d S[t - 1])ᵀ read[t]), in float32, in chunks of 64 positions (Kimi Linear, 2025). Return S[t]ᵀ q[t]
     of each t, and the last S [batch, heads, dim, value]."""
     time, dtype = v.size(2), v.dtype
-    q, k, v, read, beta, log_decay = (
-        F.pad(t.float().contiguous(), (0, 0, 0, -time % 64)).unflatten(
-            2, (-1, 64)
-        )  # [batch, heads, chunk, position, dim]
-        for t in (q, k, v, k if read is None else read, beta[..., None], log_decay.expand(k.shape))
-    )
-    begin, read = log_decay.cumsum(3).exp(), read * beta
+    log_decay = log_decay.expand(k.shape)
+    q, k, v, beta, log_decay = (in_chunks(t) for t in (q, k, v, beta[..., None], log_decay))
+    read = beta * (k if read is None else in_chunks(read))
+    begin = log_decay.cumsum(3).exp()
     scores, system = decayed_scores(torch.stack((q, read), -2), k, log_decay).unbind(-2)
     y, state = through_chunks(
         q * begin, k * decay_after(log_decay), v * beta, read * begin, scores, system, begin[..., -1:, :].mT, state
