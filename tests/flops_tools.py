@@ -49,9 +49,9 @@ def _vector(a: Any, *_: Any, **__: Any) -> int:
     return 2 * prod(a)
 
 
-def _triangular(a: Any, b: Any, **_: Any) -> int:
+def _triangular(a: Any, *_: Any, out_shape: Any, **__: Any) -> int:
     """As the product with the whole matrix."""
-    return 2 * prod(b) * a[-1]
+    return 2 * prod(out_shape) * a[-1]
 
 
 # What torch omits, or counts wrong.

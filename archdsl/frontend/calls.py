@@ -171,7 +171,8 @@ class Calls(Blocks):
         numbers = [v for v in inputs if isinstance(v, Num)]
         if len(numbers) == len(inputs):
             if not op.of_numbers:
-                raise error("E0203", f"`{op.name}` needs a tensor", span)
+                help_ = "numbers alone are taken by operators, `abs`, `floor`, `sqrt`, `exp`, `log` and the like"
+                raise error("E0203", f"`{op.name}` needs a tensor", span, help=help_)
             domain = dims.domain(op.name)
             if domain is not None and numbers[0].static:
                 scope.frame.holds(domain, numbers[0], 0, f"`{span.text}` must be a number")

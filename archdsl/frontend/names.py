@@ -55,7 +55,6 @@ ELSEWHERE = {
     "np": "functions are called without a prefix: `sqrt(width)`",
     "math": "functions are called without a prefix: `sqrt(width)`",
     "int": "a whole number is made by `//`, `floor(…)` or `ceil(…)`",
-    "round": "a whole number is made by `//`, `floor(…)` or `ceil(…)`",
     "clip": "values are kept between two by `clamp(x, low: -1, high: 1)`",
     "max": "the larger of two is `maximum(a, b)`",
     "min": "the smaller of two is `minimum(a, b)`",

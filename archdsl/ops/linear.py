@@ -20,10 +20,12 @@ from archdsl.ir.op import (
     Parts,
     Primitive,
     Reads,
+    Saved,
     TorchScope,
     Tree,
     same,
     shown,
+    up_to,
 )
 from archdsl.ir.wording import format_name
 from archdsl.ops._common import number, tensor_inputs
@@ -455,6 +457,70 @@ class MatMul(Primitive):
 
     def flops(self, node: OpNode) -> Cost:
         return Cost((contracted((*node.outputs[0].shape, node.tensor(0).shape[-1]), (0,), (1,)),))
+
+
+class Solve(Primitive):
+    """The x of `l x = b`, where l is taken to be lower triangular with ones on its diagonal: what stands on the
+    diagonal or above it is not read. In float32.
+
+    `x[t] = b[t] - sum(l[t, s] x[s])` over s < t: a query's row of l is one of numbers for keys before it. As a sum of
+    powers of l, however they are multiplied, it loses all digits within some hundred positions."""
+
+    signature = "solve()(l: float[..., rows, inner], b: float[..., rows, columns]) -> [..., rows, columns]"
+    one_type = ("l", "b")
+    examples = shown(
+        "solve(l, b)  # l: [2, 5, 5], b: [2, 5, 3]",
+        "solve(0.1 * l, b)  # l: [2, 1, 40, 40], b: [3, 40, 4]",
+    )
+
+    def check(self, call: Application) -> None:
+        rows, inner = call.axes["rows"], call.axes["inner"]
+        if not call.same(rows, inner, "`solve` takes a square matrix"):
+            raise call.error("E0301", f"`solve` takes a square matrix, and it has {rows} rows of {inner}", input=0)
+
+    def shapes(self, call: Application) -> Sequence[Shape]:
+        a, b = call.shape(0), call.shape(1)
+        return ((*together(self, call, a[:-2], b[:-2]), *b[-2:]),)
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        """Rows up to the own, of each those numbers that stand before its diagonal."""
+        given = tensor_inputs(node, 0, 1)
+        rank = node.outputs[0].rank
+        own = [
+            tuple(
+                At() if d.value == 1 != node.outputs[0].shape[axis].value else same(axis)
+                for d, axis in zip(v.shape[:-2], range(rank - v.rank, rank - 2), strict=True)
+            )
+            for v in given
+        ]
+        row = rank - 2
+        return (*own[0], up_to(row), up_to(row, -1)), (*own[1], up_to(row), same(rank - 1))
+
+    def flops(self, node: OpNode) -> Cost:
+        """As the product with the whole matrix."""
+        return Cost((contracted((*node.outputs[0].shape, node.tensor(0).shape[-1]), (0,), (1,)),))
+
+    def saves(self, node: OpNode) -> Saved:
+        return Saved(inputs=(0,), outputs=(0,), sides=False)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        form = "torch.linalg.solve_triangular({0}.float(), {1}.float(), upper=False, unitriangular=True)"
+        return e.py(form + (".type_as({1})" if node.outputs[0].dtype != "float32" else ""))
+
+    def onnx(self, node: OpNode, g: OnnxScope) -> Any:
+        """Row by row: those that are not known yet are 0."""
+        triangle, b = g.arg(0, "float32"), g.arg(1, "float32")
+        count = g.Squeeze(g.Shape(b, start=-2, end=-1), [0])
+        rows = g.Unsqueeze(g.Range(g.constant(0, "int"), count, g.constant(1, "int")), [1])
+        sequences = []
+        for x, rank in ((triangle, node.tensor(0).rank), (b, node.tensor(1).rank)):
+            sequences.append(g.Unsqueeze(g.Transpose(x, perm=[rank - 2, *range(rank - 2), rank - 1]), [-2]))
+        unknown = g.Expand(g.constant(0.0, "float32"), [*node.outputs[0].shape])
+
+        def step(x: Any, row: Any, triangle_t: Any, b_t: Any) -> tuple[Any, ...]:
+            return (g.Where(g.Equal(rows, row), g.Sub(b_t, g.MatMul(triangle_t, x)), x),)
+
+        return g.scan(step, [unknown], [rows, *sequences])[0]
 
 
 def together(op: Primitive, call: Application, a: Shape, b: Shape) -> Shape:

@@ -260,8 +260,8 @@ class LogSoftmax(AxisOp):
 class Running(AxisOp):
     """Something of all positions up to the own, along an axis. Its name is that of torch's method."""
 
-    symbol: ClassVar[str]
-    """What puts two together."""
+    both: ClassVar[str]
+    """The template of what puts two together, `{a}` and `{b}`."""
 
     def dtypes(self, call: Application) -> Sequence[str]:
         found = promoted(call.inputs)
@@ -284,8 +284,8 @@ class Running(AxisOp):
         """What is of the new positions alone, put together with what was before them."""
         x, axis, whole = node.tensor(0), axis_index(node), node.outputs[0].dtype == "int"
         terms = e.input(0) if whole else e.py("{0}.float()")
-        both = f"{{past}}.unsqueeze({{axis}}) {self.symbol} {{terms}}.{self.name}({{axis}})"
-        y = e.let(self.name, e.py(both, past=past[0], terms=terms, axis=axis))
+        before, new = e.py("{past}.unsqueeze({axis})", past=past[0], axis=axis), f"{{terms}}.{self.name}({{axis}})"
+        y = e.let(self.name, e.py(self.both, a=before, b=e.py(new, terms=terms, axis=axis)))
         last = e.py("{y}.select({axis}, -1)", y=y, axis=axis)
         return (y if whole or x.dtype == "float32" else e.py("{y}.type_as({0})", y=y)), (last,)
 
@@ -294,14 +294,33 @@ class Running(AxisOp):
 
 
 class CumSum(Running):
-    """The sum of all positions up to the own, along an axis."""
+    """The sum of all positions up to the own, along an axis; with `reverse` of the own and all behind it."""
 
-    symbol = "+"
-    signature = "cumsum(axis: int = -1)(x: [...]) -> [...]"
-    examples = shown("x -> cumsum", "x -> cumsum(axis: 1)", "cumsum(real)  # real: bool[2, 5]")
+    both = "{a} + {b}"
+    signature = "cumsum(axis: int = -1, reverse: bool = false)(x: [...]) -> [...]"
+    examples = shown(
+        "x -> cumsum", "x -> cumsum(axis: 1)", "cumsum(real)  # real: bool[2, 5]", "x -> cumsum(axis: 1, reverse: true)"
+    )
+
+    def reads(self, node: OpNode) -> Sequence[Reads]:
+        if node.options["reverse"]:
+            return (own_but(node.tensor(0).rank, axis_index(node)),)
+        return super().reads(node)
+
+    def absent(self, node: OpNode) -> float | None:
+        return 0.0 if node.options["reverse"] else None
+
+    def states(self, node: OpNode) -> Sequence[State]:
+        return () if node.options["reverse"] else super().states(node)
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        if node.options["reverse"]:
+            return e.py("{0}.flip({axis}).cumsum({axis}).flip({axis})", axis=written(node))
+        return super().torch(node, e)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.CumSum(self.terms(node, g), g.constant(axis_index(node), "int"))
+        backwards = int(node.options["reverse"])
+        return g.CumSum(self.terms(node, g), g.constant(axis_index(node), "int"), reverse=backwards)
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         axis, rank = axis_index(node), node.tensor(0).rank
@@ -310,45 +329,78 @@ class CumSum(Running):
         return y, [g.Gather(y, g.constant(-1, "int"), axis=axis)]
 
 
-class CumProd(Running):
-    """The product of all positions up to the own, along an axis."""
+class RunningByPairs(Running):
+    """The same where no operator of ONNX runs along an axis."""
 
-    symbol = "*"
-    signature = "cumprod(axis: int = -1)(x: [...]) -> [...]"
-    examples = shown("x -> cumprod", "x -> cumprod(axis: 1)", "cumprod(real)  # real: bool[2, 5]")
+    nothing: ClassVar[float]
+    """What changes nothing."""
+
+    def pair(self, g: OnnxScope, a: Any, b: Any) -> Any:
+        """Two put together."""
+        raise NotImplementedError
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        """The product of 2 positions, of 4, of 8, …; step by step where only the running model knows how many there
-        are: no operator of the opset multiplies along an axis."""
+        """Of 2 positions, of 4, of 8, …; step by step where only the running model knows how many there are."""
         x, axis, length = self.terms(node, g), axis_index(node), node.tensor(0).shape[axis_index(node)]
         if not length.static:
             front = swapped(0, axis, node.tensor(0).rank)
             shape = g.Shape(g.Gather(x, g.constant(0, "int"), axis=axis))
-            _, y = g.scan(self.step(g), [g.Expand(g.constant(1, g.dtype(x)), shape)], [g.Transpose(x, perm=front)])
+            start = g.Expand(g.constant(self.nothing, g.dtype(x)), shape)
+            _, y = g.scan(self.step(g), [start], [g.Transpose(x, perm=front)])
             return g.Transpose(y, perm=front)
         reach = 1
         while reach < int(length):
             first, later = g.Slice(x, [0], [reach], [axis]), g.Slice(x, [reach], [END], [axis])
-            x = g.Concat(first, g.Mul(later, g.Slice(x, [0], [-reach], [axis])), axis=axis)
+            x = g.Concat(first, self.pair(g, later, g.Slice(x, [0], [-reach], [axis])), axis=axis)
             reach *= 2
         return x
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         axis, rank = axis_index(node), node.tensor(0).rank
-        terms, front = g.gated(self.terms(node, g), 1, rank, axis), swapped(0, axis, rank)
-        last, y = g.scan(self.step(g), [g.Where(g.first, 1, past[0])], [g.Transpose(terms, perm=front)])
+        terms, front = g.gated(self.terms(node, g), self.nothing, rank, axis), swapped(0, axis, rank)
+        last, y = g.scan(self.step(g), [g.Where(g.first, self.nothing, past[0])], [g.Transpose(terms, perm=front)])
         return g.Transpose(y, perm=front), [last]
 
     def step(self, g: OnnxScope) -> Any:
-        def multiplied(before: Any, x: Any) -> tuple[Any, Any]:
-            after = g.Mul(before, x)
+        def joined(before: Any, x: Any) -> tuple[Any, Any]:
+            after = self.pair(g, before, x)
             return after, after
 
-        return multiplied
+        return joined
+
+
+class CumProd(RunningByPairs):
+    """The product of all positions up to the own, along an axis."""
+
+    both = "{a} * {b}"
+    nothing = 1
+    signature = "cumprod(axis: int = -1)(x: [...]) -> [...]"
+    examples = shown("x -> cumprod", "x -> cumprod(axis: 1)", "cumprod(real)  # real: bool[2, 5]")
+
+    def pair(self, g: OnnxScope, a: Any, b: Any) -> Any:
+        return g.Mul(a, b)
 
     def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[Tree | None]:
         kind = {} if node.outputs[0].dtype == "int" else {"dtype": e.py("torch.float32")}
         return (e.py("{0}.new_ones({*sizes}, {**kind})", sizes=self.states(node)[0].shape, kind=kind),)
+
+
+class LogCumSumExp(RunningByPairs):
+    """`log(cumsum(exp(x)))`, without overflow: of all positions up to the own, along an axis."""
+
+    both = "torch.logaddexp({a}, {b})"
+    nothing = -math.inf
+    signature = "logcumsumexp(axis: int = -1)(x: float[...]) -> [...]"
+    examples = shown("x -> logcumsumexp", "logcumsumexp(20 * x, axis: 1)")
+
+    def pair(self, g: OnnxScope, a: Any, b: Any) -> Any:
+        top = g.Max(a, b)
+        top = g.Where(g.IsInf(top), 0.0, top)
+        return g.Add(g.Log(g.Add(g.Exp(g.Sub(a, top)), g.Exp(g.Sub(b, top)))), top)
+
+    def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[Tree | None]:
+        sizes = self.states(node)[0].shape
+        return (e.py("{0}.new_full({sizes}, -torch.inf, dtype=torch.float32)", sizes=sizes),)
 
 
 def in_order(node: OpNode, g: OnnxScope) -> Any:

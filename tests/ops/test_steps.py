@@ -51,7 +51,7 @@ def own_places(name: str, example: Example, model: Model, module: Any, node: OpN
         before = outputs_of(module, inputs)
         for key, value in model.inputs:
             claims = [
-                (axis, _own(read))
+                (axis, None if read is not None and read.earlier else _own(read))
                 for i, v in enumerate(node.inputs)
                 if v is value
                 for axis, read in enumerate(node.op.reads(node)[i])
@@ -82,6 +82,7 @@ STEPPED = {
     "shift of tokens": "tokens -> shift(2, fill: 29) -> embedding(vocab, 8) as previous",
     "cumsum": "x + (x -> cumsum(axis: 1))",
     "cumprod": "x + (sigmoid(x) -> cumprod(axis: 1))",
+    "logcumsumexp": "x + logcumsumexp(4 * x, axis: 1)",
     "selective_scan": "selective_scan(x, softplus(x), -exp(d), x[..., :4], x[..., 4:], skip: d[:, 0])",
     "linear_attention": "linear_attention(q, elu(q) + 1, q) -> merge_heads",
     "linear_attention, normalized": "linear_attention(elu(q) + 1, elu(q) + 1, q, normalize: true) -> merge_heads",

@@ -55,6 +55,12 @@ MEANT: list[tuple[str, Callable[[Tensor], Tensor]]] = [
     ("sign(x) * abs(x)", lambda x: x),
     ("where((x > 0) & ~(x > 1) | (x < -1), 0, x)", lambda x: x - x * ((x > 0) * (x <= 1) + (x < -1))),
     ("rsqrt(square(x)) * abs(x)", torch.ones_like),
+    ("cumsum(x, axis: 1, reverse: true)", lambda x: x.sum(1, keepdim=True) - x.cumsum(1) + x),
+    (
+        "logcumsumexp(300 * x, axis: 1)",
+        lambda x: torch.stack([(300 * x[:, : t + 1]).logsumexp(1) for t in range(6)], 1),
+    ),
+    ("round(4 * x)", lambda x: torch.tensor(np.rint((4 * x).numpy()))),
     ("reciprocal(x) * x", torch.ones_like),
     (
         "clamp(low: -0.5, high: 0.5)(x)",
@@ -220,3 +226,13 @@ def test_a_rope_that_is_applied_sharpens_what_it_turns(scaling: str, parameters:
     cos, sin = LlamaRotaryEmbedding(config)(q, torch.arange(7)[None])
     found = run("q: [batch, 2, time, 8]", f"return q -> rope(theta: 500, scaling: {scaling})", q)
     assert torch.allclose(found, apply_rotary_pos_emb(q, q, cos, sin)[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 64, 500])
+def test_a_triangular_system_keeps_its_digits(rows: int) -> None:
+    """What stands on the diagonal and above is not read; keys that resemble each other, as in delta rules."""
+    keys = torch.nn.functional.normalize(torch.randn(2, rows, 8) + torch.randn(2, 1, 8), dim=-1)
+    matrix, b = keys @ keys.mT, torch.randn(2, rows, 3)
+    found = run(f"l: [2, {rows}, {rows}], b: [2, {rows}, 3]", "return solve(l, b)", matrix, b)
+    exact = torch.linalg.inv(matrix.double().tril(-1) + torch.eye(rows)) @ b.double()
+    torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-4)
