@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import Label, error
 from archdsl.diagnostics.source import Span
@@ -125,6 +125,8 @@ class BlockBuilder(Decisions):
         """Who says how weights are drawn, the blocks around first: the last one that reaches a weight decides."""
         self.copies: Num | None = None
         """Of an expert: the leading axis of all its weights."""
+        self.slots: Mapping[str, Any] = {}
+        """What the slots of its body came to."""
 
     # --- graph ---
 

@@ -233,6 +233,7 @@ class Blocks(Functions):
             instances=tuple(frame.instances),
             library=target.module.source.library,
             copies=frame.copies,
+            slots=frame.slots,
         )
         return self.block_of[frame]
 

@@ -188,6 +188,7 @@ class Bodies(Statements):
             args.update({key: (empty, node.name_span) for key in broken if hypers[key].kind == "list"})
         elif broken:
             raise ReportedError
+        scope.frame.slots = scope.frame.slots or {key: value for key, (value, _) in args.items()}
         return args
 
     def _slot_argument(

@@ -1,56 +1,70 @@
 """Declared bodies as the equations they stand for: `archdsl show --expand`.
 
-A body of slots is a call of a library block that is itself written in equations.  The expander elaborates the spec as
-always and notes, within that call, every application of a block to tensors: which of the library's conditions hold,
-what was offered to whom and what each part is called is then decided.  The notes become statements again (single uses
-are put where they are used, tensors get the library's names for them), printed in place of the declaration.
+A body of slots is a call of a library block that is itself written in equations.  In the model its block has a graph:
+what of the library holds, what was offered to whom and what each part is called is decided there.  The nodes become
+statements again (single uses are put where they are used, tensors get the library's names for them), printed in place
+of the declaration; what the user wrote in a slot is said as it is written there.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial, reduce
 from typing import Any
 
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Source, Span
-from archdsl.frontend.block_builder import BlockBuilder
-from archdsl.frontend.expressions import unchanged
-from archdsl.frontend.headers import hypers_of, is_inline, tensor_params
+from archdsl.frontend.bodies import slot_block
+from archdsl.frontend.expressions import OPERATORS
+from archdsl.frontend.headers import tensor_params
 from archdsl.frontend.lists import value_key
-from archdsl.frontend.modules import SpecModule, models
+from archdsl.frontend.modules import SpecModule, find_in_library, find_primitive, models
 from archdsl.frontend.root import Elaborator
 from archdsl.frontend.schemes import GIVEN, SAVED
-from archdsl.frontend.scopes import BlockCall, Scope
-from archdsl.frontend.statements import first_value
-from archdsl.ir import dims
-from archdsl.ir.dims import Num
-from archdsl.ir.graph import CallNode, OpNode, Value
-from archdsl.ir.masks import Mask
+from archdsl.ir.closure import instantiated_names
+from archdsl.ir.dims import Expr, Lit, Num, Var, expr_text, free_names, substitute
+from archdsl.ir.graph import (
+    Block,
+    CallNode,
+    CausalNode,
+    CheckNode,
+    Handle,
+    LoopNode,
+    Model,
+    Node,
+    OpNode,
+    ParamNode,
+    Value,
+    WeightNode,
+    node_outputs,
+)
+from archdsl.ir.masks import INPUTS, Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.static import (
     BlockValue,
     Declared,
     ElementRef,
     EnumValue,
-    InitRules,
     ListValue,
     Pattern,
     RepeatedPattern,
     Scheme,
     SharedModule,
+    instantiate,
     kind_of,
 )
+from archdsl.ir.walk import calls_of, nodes_below
 from archdsl.ir.wording import one_of
 from archdsl.syntax import ast
 from archdsl.syntax.ast import NOWHERE
 from archdsl.syntax.format import format_expr, format_file
 from archdsl.syntax.layout import hyper, results, tensor_param, tensor_type
 from archdsl.syntax.limits import MAX_NESTING
-from archdsl.syntax.parse import parse
+from archdsl.syntax.parse import parse, parse_expression
+
+SYMBOLS = {"negate": "-", "logical_not": "~"} | {name: symbol for symbol, name in OPERATORS.items()}
 
 
 class ExpansionError(Exception):
@@ -60,689 +74,412 @@ class ExpansionError(Exception):
 # --- what is written down ---------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Def:
-    """Tensors made by one expression. Tensors within expressions are names such as `%140`."""
+class Tensor(ast.Name):
+    """A tensor in an expression, which has no name yet."""
 
-    outputs: tuple[int, ...]
+    value: Value
+
+
+@dataclass
+class Statement:
+    """Tensors made by an expression; with `before`, another statement: the text before the expression and behind it;
+    with `loop`, the head of a loop whose body makes the one tensor of the one that it starts with."""
+
+    outputs: tuple[Value, ...]
     expr: ast.Expr
-
-
-@dataclass
-class Kept:
-    """Another statement, as text around expressions: an assertion, a weight, a `let`."""
-
-    write: Callable[[Mapping[int, str]], str]
-    reads: tuple[ast.Expr, ...] = ()
-    outputs: tuple[int, ...] = ()
-
-
-@dataclass
-class ExpandedLoop:
-    """`carried` holds, for each tensor: the one before the loop, the body's, the body's last, the one after the
-    loop."""
-
-    variable: str
-    iterable: ast.Expr
-    body: list[Note]
-    carried: list[tuple[int, int, int, int]]
-
-
-Note = Def | Kept | ExpandedLoop
-_Path = OpNode | CallNode | SharedModule | str | None
-
-
-@dataclass(eq=False)
-class Recorder:
-    """What one declared body does."""
-
-    node: ast.BlockDecl | ast.ModelDecl
-    scope: Scope
-    notes: list[Note] = field(default_factory=list)
-    names: dict[int, str] = field(default_factory=dict)
-    """Preferred names of tensors; the inputs' are fixed."""
-    inputs: dict[int, str] = field(default_factory=dict)
-    results: tuple[int, ...] = ()
-    fields: dict[str, ast.Expr] = field(default_factory=dict)
-    """Slots that become hyper-parameters of an expanded model: `vocab`, `context`."""
-    tensors: tuple[str, ...] = ()
-    """The inputs of an expanded model, as written."""
-    failed: str = ""
-    asserted: list[ast.Expr] = field(default_factory=list)
-    known: set[int] = field(default_factory=set)
-    """Tensors that have been noted, or were there before."""
-    once: list[ast.Expr] = field(default_factory=list)
-    """Parts of slots that may be said only once: each time would be another shared block, or another application."""
-    quiet: int = 0
-    """Within the application of a block that stays as it is."""
-
-    @contextmanager
-    def silent(self) -> Iterator[None]:
-        """Note nothing of what is applied meanwhile."""
-        self.quiet += 1
-        try:
-            yield
-        finally:
-            self.quiet -= 1
-
-
-class Expander(Elaborator):
-    """Elaborates, and notes what declared bodies do."""
-
-    def __init__(self, module: SpecModule) -> None:
-        super().__init__(module)
-        self.recorders: dict[int, Recorder] = {}
-        self.done: list[Recorder] = []
-        self.origins: dict[int, tuple[ast.Expr, frozenset[str]]] = {}
-        self.slot_values: set[int] = set()
-        self.alive: list[Any] = []
-        self.iteration: tuple[Recorder, ExpandedLoop] | None = None
-        self.carried: list[tuple[str, int, int]] = []
-        self.slot: Recorder | None = None
-        """The body of which a slot is being evaluated."""
-        self.item: Any = None
-        """What the variable of the innermost loop stands for in the iteration that is being run."""
-
-    # --- which bodies ---
-
-    def _slots(self, node: Any, scope: Scope, given: Mapping[str, Any]) -> Any:
-        if node.name_span.source.library or isinstance(node, ast.ModelDecl):
-            return super()._slots(node, scope, given)
-        recorder = self._begin(node, scope)
-        for name, value in given.items():
-            if isinstance(value, Value):
-                self._incoming(recorder, value, name)
-        result = super()._slots(node, scope, given)
-        self._end(recorder, result)
-        return result
-
-    def _slot_model(self, node: Any, scope: Scope, config: dict[str, Any], overrides: Any) -> Any:
-        recorder = self._begin(node, scope)
-        before = set(config)
-        result = super()._slot_model(node, scope, config, overrides)
-        for item in node.body.slots:
-            if item.key in config and item.key not in before:
-                recorder.fields[item.key] = item.value
-        for name, value in {**self.inputs, **self.made_inputs}.items():
-            self._incoming(recorder, value, name)
-        self._end(recorder, result)
-        return result
-
-    def _begin(self, node: Any, scope: Scope) -> Recorder:
-        recorder = Recorder(node, scope)
-        self.recorders[id(scope.frame)] = recorder
-        for name, value in scope.vars.items():
-            self._register(value, ast.Name(name, span=NOWHERE))
-        for slot in node.body.slots:
-            self.slot_values.add(id(slot.value))
-        return recorder
-
-    def _end(self, recorder: Recorder, result: Any) -> None:
-        flat = result if isinstance(result, tuple) else (result,)
-        values = [v for item in flat for v in (item if isinstance(item, list) else [item])]
-        recorder.results = tuple(id(v) for v in values)
-        del self.recorders[id(recorder.scope.frame)]
-        self.done.append(recorder)
-
-    def _incoming(self, recorder: Recorder, value: Value, name: str) -> None:
-        recorder.inputs[id(value)] = name
-        recorder.known.add(id(value))
-        self.alive.append(value)
-
-    def _recorder(self, frame: BlockBuilder) -> Recorder | None:
-        found = self.recorders.get(id(frame))
-        return found if found is not None and not found.quiet and not found.failed else None
-
-    # --- where static values come from ---
-
-    def _register(self, value: Any, expr: ast.Expr) -> None:
-        if isinstance(value, BlockValue):
-            self.alive.append(value.args)
-            self.origins[id(value.args)] = (expr, frozenset(value.args))
-        elif isinstance(value, Mask | ListValue | Scheme | InitRules | SharedModule):
-            self.alive.append(value)
-            self.origins[id(value)] = (expr, frozenset())
-
-    def ev(self, e: Any, scope: Scope, expect: str | None = None) -> Any:
-        if id(e) in self.slot_values:
-            # Nothing of a slot is noted: it is computed where its text is written.
-            around, self.slot = self.slot, self.recorders[id(scope.frame)]
-            with self.slot.silent():
-                value = self._part(e, scope, expect)
-            self.slot = around
-            self._register(value, e)
-            return value
-        return super().ev(e, scope, expect) if self.slot is None else self._part(e, scope, expect)
-
-    def _part(self, e: Any, scope: Scope, expect: str | None) -> Any:
-        """The value of a part of a slot."""
-        value = super().ev(e, scope, expect)
-        made = isinstance(value, Value) or (isinstance(value, SharedModule) and id(value) not in self.origins)
-        if self.slot is not None and made and isinstance(e, ast.Call | ast.Pipeline):
-            self.slot.once.append(e)
-        return value
-
-    def with_options(
-        self, template: BlockValue, static: Any, in_order: Any, span: Span, frame: BlockBuilder
-    ) -> BlockValue:
-        result = super().with_options(template, static, in_order, span, frame)
-        origin = self.origins.get(id(template.args))
-        if origin is not None and result.args is not template.args:
-            expr, known = origin
-            extra = [(k, v) for k, v in result.args.items() if k not in known and not _is_default(template, k, v)]
-            try:
-                expr = _given(expr, self._options(template, extra))
-            except ExpansionError:
-                return result
-            self.alive.append(result.args)
-            self.origins[id(result.args)] = (expr, frozenset(result.args))
-        return result
-
-    def _options(self, template: BlockValue, options: Iterable[tuple[str, Any]]) -> list[ast.Arg]:
-        """Hyper-parameters of a block as named arguments. Raises ExpansionError."""
-        words = {h.name for h in hypers_of(template).values() if h.kind in ("word", "type")}
-        # What an option took as a word is a string from then on.
-        return [arg(name_of(v) if k in words and isinstance(v, str) else self.written(v), k) for k, v in options]
-
-    def written(self, value: Any) -> ast.Expr:
-        """A static value as an expression of the body. Raises ExpansionError."""
-        if isinstance(value, Num):
-            return expr_of(value.expr)
-        key = id(value.args) if isinstance(value, BlockValue) else id(value)
-        if isinstance(value, BlockValue | Mask | ListValue | Scheme | InitRules | SharedModule) and key in self.origins:
-            return self.origins[key][0]
-        if value is None or isinstance(value, bool):
-            return name_of("none" if value is None else str(value).lower())
-        if isinstance(value, EnumValue):
-            return name_of(value.name)
-        if isinstance(value, str):
-            return ast.String(value, span=NOWHERE)
-        if isinstance(value, BlockValue):
-            return self._template(value)
-        if isinstance(value, Scheme):
-            return _given(name_of(value.name), [arg(self.written(n), k) for k, n in value.numbers.items()])
-        if isinstance(value, Mask):
-            return self._mask(value)
-        if isinstance(value, ListValue):
-            return self._list(value)
-        if isinstance(value, tuple):
-            return list_of(*map(self.written, value))
-        raise ExpansionError(f"{kind_of(value)} has no name")
-
-    def _template(self, template: BlockValue) -> ast.Expr:
-        """A block by its name, with its hyper-parameters in their order; those that a primitive must be given go
-        without names."""
-        hypers = list(hypers_of(template).values())
-        order = {h.name: i for i, h in enumerate(hypers)}
-        given = sorted(template.args.items(), key=lambda a: order.get(a[0], len(order)))
-        args = self._options(template, ((k, v) for k, v in given if not _is_default(template, k, v)))
-        function: ast.Expr = name_of(self._visible(template))
-        if isinstance(template.target, Primitive):
-            first: list[ast.Arg] = []
-            while args and order.get(args[0].name or "") == len(first) and hypers[len(first)].default is None:
-                first.append(arg(args.pop(0).value))
-            function = called(function, first) if first else function
-        return _given(function, args)
-
-    def _visible(self, template: BlockValue) -> str:
-        """The name under which the file can say a block."""
-        name = template.target.name
-        found = self.module.find(name)
-        if isinstance(template.target, Primitive) or template.target.module.source.library:
-            if found is not None:
-                raise ExpansionError(f"the file's own `{name}` hides the library's")
-            return name
-        target = template.target
-        for seen in self.module.visible():
-            declared = self.module.find(seen)
-            if declared is not None and declared[1] is target.node:
-                return seen
-        raise ExpansionError(f"`{name}` has no name in this file")
-
-    def _mask(self, mask: Mask) -> ast.Expr:
-        if id(mask) in self.origins:
-            return self.origins[id(mask)][0]
-        if mask.rule in ("&", "|"):
-            return _joined(mask.rule, map(self._mask, mask.parts))
-        if mask.rule == "~":
-            return unary("~", self._mask(mask.parts[0]))
-        args = [arg(expr_of(n.expr)) for n in mask.numbers]
-        if mask.tensor is not None:
-            return tensor(mask.tensor)  # one that is a mask by its type; other masks of tensors are slots' own
-        return called(name_of(mask.rule), args) if args else name_of(mask.rule)
-
-    def _list(self, value: ListValue) -> ast.Expr:
-        elements = {value_key(v): v for v in value.items}
-        distinct = [list_of(self.written(v)) for v in elements.values()]
-
-        def spell(p: Pattern) -> ast.Expr:
-            if isinstance(p, ElementRef):
-                return distinct[p.index]
-            if isinstance(p, RepeatedPattern):
-                return binary("*", expr_of(p.count), spell(p.part))
-            return _joined("+", map(spell, p.parts)) if p.parts else list_of()
-
-        return spell(value.pattern)
-
-    # --- applications ---
-
-    def read(self, value: Any) -> ast.Expr:
-        """A tensor, number or shared block where a tensor is taken."""
-        if isinstance(value, Value):
-            self.alive.append(value)
-            return tensor(value)
-        return self.written(value)
-
-    def _note(self, recorder: Recorder, result: Any, make: Callable[[], ast.Expr]) -> None:
-        values = [v for v in (result if isinstance(result, tuple) else (result,)) if isinstance(v, Value)]
-        if not values or any(id(v) in recorder.known for v in values):
-            return  # a dropout of 0 gives back what it got
-        recorder.known |= {id(v) for v in values}
-        self.alive += values
-        try:
-            recorder.notes.append(Def(tuple(id(v) for v in values), make()))
-        except ExpansionError as problem:
-            recorder.failed = str(problem)
-
-    def apply_template(self, call: BlockCall) -> Any:
-        template, instance, frame = call.template, call.instance, call.scope.frame
-        recorder = self._recorder(frame)
-        if recorder is None or _expands(template):
-            return super().apply_template(call)
-        before = len(frame.nodes)
-        recorder.known |= {id(v) for v, _ in (*call.tensors, *call.named.values())}
-        with recorder.silent():
-            result = super().apply_template(call)
-        made = [n for n in frame.nodes[before:] if isinstance(n, OpNode | CallNode)]
-        node = made[-1] if made and not is_inline(template) else None
-
-        def make() -> ast.Expr:
-            callee = self.written(instance or template)
-            positional = [self.read(v) for v, _ in call.tensors if v is not None]
-            named = ((k, v) for k, (v, _) in call.named.items() if isinstance(v, Value | SharedModule | Num))
-            by_name = tuple(arg(self.read(v), k) for k, v in named)
-            joins = all(isinstance(v, Value) for v, _ in call.tensors)
-            path: _Path = node if instance is None else instance
-            if instance is not None and instance is self.item:
-                path = call.as_name or None  # other elements of the list, which are not shared, take that name
-            return _Application(
-                callee, by_name, tuple(positional), path, _natural(template, callee), joins, span=NOWHERE
-            )
-
-        self._note(recorder, result, make)
-        return result
-
-    def _noted(self, scope: Scope, work: Callable[[], Any], make: Callable[[], ast.Expr]) -> Any:
-        """The result of `work`, noted as what `make` writes where the body is one that is noted."""
-        recorder = self._recorder(scope.frame)
-        if recorder is None:
-            return work()
-        with recorder.silent():
-            result = work()
-        self._note(recorder, result, make)
-        return result
-
-    def _elementwise(self, op: Primitive, args: Any, scope: Scope, span: Span) -> Any:
-        def make() -> ast.Expr:
-            by_name = tuple(arg(self.read(v), k) for k, v, _ in args if k is not None)
-            positional = tuple(self.read(v) for k, v, _ in args if k is None)
-            return _Application(name_of(op.name), by_name, positional, None, op.name, span=NOWHERE)
-
-        return self._noted(scope, partial(super()._elementwise, op, args, scope, span), make)
-
-    def operate(self, op: str, a: Any, b: Any, e: ast.Binary, scope: Scope) -> Any:
-        if unchanged(op, a, b) is not None:
-            return super().operate(op, a, b, e, scope)
-
-        def make() -> ast.Expr:
-            return binary(op, self.read(a), self.read(b))
-
-        return self._noted(scope, partial(super().operate, op, a, b, e, scope), make)
-
-    def _index(self, e: ast.Index, scope: Scope) -> Any:
-        if self._recorder(scope.frame) is None:
-            return super()._index(e, scope)
-        value = self.ev(e.value, scope)
-        # The tensor has been evaluated and noted: what is indexed now is that very tensor.
-        inner = scope.inner()
-        inner.vars["indexed tensor"] = value
-        of_value = replace(e, value=ast.Name("indexed tensor", span=e.value.span))
-
-        def make() -> ast.Expr:
-            items = tuple(self._index_item(i, scope) for i in e.items)
-            return ast.Index(tensor(value), items, span=NOWHERE)
-
-        return self._noted(scope, partial(super()._index, of_value, inner), make)
-
-    def _index_item(self, item: ast.Expr, scope: Scope) -> ast.Expr:
-        if isinstance(item, ast.Slice):
-            low, high = (None if end is None else self._index_item(end, scope) for end in (item.low, item.high))
-            return ast.Slice(low, high, span=NOWHERE)
-        return self.read(self.ev(item, scope))
-
-    # --- statements ---
-
-    def say_init(self, value: Any, slot: ast.Slot, scope: Scope) -> None:
-        super().say_init(value, slot, scope)
-        recorder = self._recorder(scope.frame)
-        if recorder is not None and scope is recorder.scope:
-            recorder.notes.append(Kept(lambda names: f"init: {format_expr(slot.value)}"))
-
-    def statement(self, item: Any, scope: Scope) -> None:
-        recorder = self._recorder(scope.frame)
-        if recorder is None:
-            super().statement(item, scope)
-            return
-        if scope is recorder.scope:
-            # The user's own `let` or `assert` beside the slots.
-            with recorder.silent():
-                super().statement(item, scope)
-            text = item.span.text
-            recorder.notes.append(Kept(lambda names: text))
-            if isinstance(item, ast.Let):
-                self._register(scope.vars[item.name], name_of(item.name))
-            return
-        super().statement(item, scope)
-        try:
-            if isinstance(item, ast.Let) and isinstance(scope.vars[item.name], SharedModule):
-                instance = scope.vars[item.name]
-                if id(instance) not in self.origins:
-                    made = self.written(instance.template)
-                    recorder.notes.append(Kept(lambda names: f"let {instance.label} = shared({spelled(made, names)})"))
-                    self._register(instance, name_of(instance.label))
-            elif isinstance(item, ast.Assert):
-                message = f', "{item.message}"' if item.message is not None else ""
-                self._claim_kept(item.condition, message, scope, recorder)
-        except ExpansionError as problem:
-            recorder.failed = str(problem)
-
-    def _claim_kept(self, condition: ast.Expr, message: str, scope: Scope, recorder: Recorder) -> None:
-        """Static conditions hold and are gone; what only the running model knows stays, and what is to be proved."""
-        if (
-            isinstance(condition, ast.Call)
-            and isinstance(condition.function, ast.Name)
-            and condition.function.id == "causal"
-        ):
-            args = [arg(self.read(self.ev(a.value, scope)), a.name) for a in condition.args]
-            usual = arg(number_of("1"), "ahead")
-            call: ast.Expr = called(name_of("causal"), [a for a in args if a != usual])
-        elif isinstance(condition, ast.Binary) and condition.op in ("==", "!=", "<", "<=", ">", ">="):
-            a, b = self.ev(condition.left, scope), self.ev(condition.right, scope)
-            if not (isinstance(a, Num) and isinstance(b, Num)) or (a.static and b.static):
-                return
-            call = binary(condition.op, expr_of(a.expr), expr_of(b.expr))
-        else:
-            return
-        if call not in recorder.asserted:
-            recorder.asserted.append(call)
-            recorder.notes.append(Kept(lambda names: f"assert {spelled(call, names)}{message}", (call,)))
-
-    def _bind(self, name: str, value: Any, type_: Any, scope: Scope, span: Span) -> None:
-        super()._bind(name, value, type_, scope, span)
-        recorder = self._recorder(scope.frame)
-        if recorder is not None and isinstance(value, Value):
-            recorder.names[id(value)] = name
-            self.alive.append(value)
-
-    def _param(self, s: ast.Param, scope: Scope) -> None:
-        super()._param(s, scope)
-        recorder = self._recorder(scope.frame)
-        if recorder is None:
-            return
-        value = scope.vars[s.name]
-        self.alive.append(value)
-        shape = ", ".join(format_expr(expr_of(d.expr)) for d in value.shape)
-        value_of = first_value(s, scope)
-        first = GIVEN if value_of is None else format_expr(self.written(self.ev(value_of, scope, "scheme")))
-        first = f"{SAVED}({first})" if value_of not in (None, s.value) else first
-        kind = s.type.kind or ""
-        recorder.names[id(value)] = s.name
-        recorder.notes.append(
-            Kept(lambda names: f"{s.kind} {names[id(value)]}: {kind}[{shape}] = {first}", (), (id(value),))
-        )
-
-    def for_loop(self, s: ast.For, scope: Scope, *, collect: bool) -> Any:
-        recorder = self._recorder(scope.frame)
-        if recorder is None or collect:
-            return super().for_loop(s, scope, collect=collect)
-        iterable = self.written(self.ev(s.iterable, scope))
-        loop = ExpandedLoop(s.name, iterable, [], [])
-        self.carried = []
-        outer, before = recorder.notes, dict(scope.vars)
-        self.iteration = (recorder, loop)
-        try:
-            result = super().for_loop(s, scope, collect=collect)
-        finally:
-            recorder.notes = outer
-        if recorder.failed:
-            return result
-        carried = []
-        for name, first, last in self.carried:
-            after = scope.vars[name]
-            self.alive += [after, before.get(name)]
-            carried.append((id(self._start(before, scope, name)), first, last, id(after)))
-        loop.carried = carried
-        outer.append(loop)
-        return result
-
-    def _start(self, before: Mapping[str, Any], scope: Scope, name: str) -> Any:
-        return before[name] if name in before else (scope.parent.get(name) if scope.parent is not None else None)
-
-    def _iteration(
-        self, s: ast.For, scope: Scope, item: Any, carried: list[str], state: list[Value], names: Any, collect: bool
-    ) -> Any:
-        recorder = self._recorder(scope.frame)
-        if recorder is None or self.iteration is None:
-            return super()._iteration(s, scope, item, carried, state, names, collect)
-        _, loop = self.iteration
-        first = not loop.body and not loop.carried
-        recorder.notes = []
-        key = id(item.args) if isinstance(item, BlockValue) else id(item)
-        origin, around = self.origins.get(key), self.item
-        self.item = item
-        if isinstance(item, BlockValue | SharedModule):
-            self._register(item, name_of(s.name))
-        try:
-            graph, emits = super()._iteration(s, scope, item, carried, state, names, collect)
-        finally:
-            self.item = around
-            if origin is not None:
-                self.origins[key] = origin
-        if first:
-            loop.body = recorder.notes
-            ends = graph.outputs[: len(carried)]
-            self.carried = [(n, id(i), id(e)) for n, i, e in zip(carried, graph.inputs, ends, strict=True)]
-            self.alive += [*graph.inputs, *ends]
-        return graph, emits
-
-
-class _Application(ast.Call):
-    """A block applied to tensors, `args` by name. Its step in the path is known when the statement has ended: the node
-    has it then."""
-
-    tensors: tuple[ast.Expr, ...]
-    path: _Path
-    """What holds its step, or the step itself."""
-    natural: str
-    joins: bool = True
-    """Whether what follows the first tensor is tensors too, and no shared block."""
-
-    def resolve(self) -> ast.Expr:
-        """The call or pipeline that it is written as."""
-        path, tensors, named = self.path, self.tensors, self.args
-        name = path or ""
-        if not isinstance(name, str):
-            name = name.label if isinstance(name, SharedModule) else name.name
-        function: ast.Expr = self.function
-        extra = (*map(arg, tensors[1:]), *named)
-        if not tensors and not named:
-            return function
-        # `residual(x, h)` as a call; `x -> unembed(words)` as a pipeline, which carries the one tensor.
-        piped = bool(tensors) and not (isinstance(self.function, ast.Name) and len(tensors) > 1 and self.joins)
-        if not piped:
-            extra = (*map(arg, tensors), *named)
-        if extra:
-            args = function.args if isinstance(function, ast.Call) else ()
-            base = function.function if isinstance(function, ast.Call) else function
-            function = called(base, (*args, *extra) if named or not args else (*extra, *args))
-        # A `linear` without a name of its own may be called by what it is bound to.
-        if name and (name != self.natural or name == "linear"):
-            function = ast.As(function, name, name_span=NOWHERE, span=NOWHERE)
-        if not piped:
-            return function
-        head = tensors[0]
-        if isinstance(head, ast.Pipeline):
-            return ast.Pipeline(head.head, (*head.stages, function), span=NOWHERE)
-        return ast.Pipeline(head, (function,), span=NOWHERE)
-
-
-def _is_default(template: BlockValue, name: str, value: Any) -> bool:
-    """Whether a number or word is what the block takes anyway."""
-    hyper = hypers_of(template).get(name)
-    default = hyper.default if hyper is not None else None
-    if value is None or isinstance(value, bool):
-        return default == name_of("none" if value is None else str(value).lower())
-    return isinstance(value, Num) and isinstance(default, ast.Number) and expr_of(value.expr) == default
-
-
-def _expands(template: BlockValue) -> bool:
-    """Inline blocks of the library are written out; those of the user stay calls."""
-    return is_inline(template) and isinstance(template.target, Declared) and template.target.module.source.library
-
-
-def _natural(template: BlockValue, callee: ast.Expr) -> str:
-    """What an application of the callee would be called without `as`."""
-    base = callee.function if isinstance(callee, ast.Call) else callee
-    if isinstance(base, ast.Name) and base.id != template.target.name:
-        return base.id
-    return template.target.name
-
-
-def list_of(*elements: ast.Expr) -> ast.List:
-    return ast.List(elements, span=NOWHERE)
-
-
-def _joined(op: str, parts: Iterable[ast.Expr]) -> ast.Expr:
-    return reduce(partial(binary, op), parts)
-
-
-def tensor(value: Value) -> ast.Name:
-    return ast.Name(f"%{id(value)}", span=NOWHERE)
+    before: str = ""
+    after: str = ""
+    loop: str = ""
 
 
 def name_of(name: str) -> ast.Name:
     return ast.Name(name, span=NOWHERE)
 
 
-def binary(op: str, a: ast.Expr, b: ast.Expr) -> ast.Binary:
-    return ast.Binary(op, a, b, span=NOWHERE)
-
-
-def unary(op: str, a: ast.Expr) -> ast.Unary:
-    return ast.Unary(op, a, span=NOWHERE)
-
-
-def called(function: ast.Expr, args: Iterable[ast.Arg]) -> ast.Call:
-    return ast.Call(function, tuple(args), span=NOWHERE)
-
-
-def _given(function: ast.Expr, args: Sequence[ast.Arg]) -> ast.Expr:
-    """A function, or a call, with more arguments."""
-    if isinstance(function, ast.Call):
-        return called(function.function, (*function.args, *args))
-    return called(function, args) if args else function
-
-
 def arg(value: ast.Expr, name: str | None = None) -> ast.Arg:
     return ast.Arg(name, value, span=NOWHERE)
 
 
-def number_of(text: str) -> ast.Number:
-    return ast.Number(text, span=NOWHERE)
+def binary(op: str, a: ast.Expr, b: ast.Expr) -> ast.Expr:
+    return ast.Binary(op, a, b, span=NOWHERE)
 
 
-def expr_of(expr: dims.Expr) -> ast.Expr:
+def given(function: ast.Expr, args: Sequence[ast.Arg]) -> ast.Expr:
+    """A function, or a call, with more arguments."""
+    if isinstance(function, ast.Call):
+        return ast.Call(function.function, (*function.args, *args), span=NOWHERE)
+    return ast.Call(function, tuple(args), span=NOWHERE) if args else function
+
+
+@cache
+def expr_of(expr: Expr) -> ast.Expr:
     """Arithmetic of sizes as an expression of the language."""
-    if isinstance(expr, dims.Lit):
-        return unary("-", number_of(expr.text[1:])) if expr.text.startswith("-") else number_of(expr.text)
-    if isinstance(expr, dims.Var):
-        if "." in expr.name:
-            raise ExpansionError(f"a size without a name: {expr.name}")
-        return name_of(expr.name)
-    if isinstance(expr, dims.Bin):
-        return binary(expr.op, expr_of(expr.left), expr_of(expr.right))
-    return called(name_of(expr.name), [arg(expr_of(a)) for a in expr.args])
+    unnamed = next((name for name in free_names(expr) if "." in name), None)
+    if unnamed is not None:
+        raise ExpansionError(f"a size without a name: {unnamed}")
+    return parse_expression(Source("number", expr_text(expr)))
 
 
-# --- from notes to statements -----------------------------------------------------------------------------------------
+def type_of(value: Value) -> str:
+    """The type of a tensor as it is declared."""
+    shape = tuple(expr_of(d.expr) for d in value.shape)
+    return tensor_type(ast.TensorType(None if value.dtype == "float" else value.dtype, shape, span=NOWHERE))
 
 
-def transform(e: Any, visit: Callable[[ast.Name], ast.Expr]) -> Any:
-    """An expression with its tensors replaced."""
-    return visit(e) if isinstance(e, ast.Name) else ast.mapped(e, lambda part: transform(part, visit))
+# --- from nodes to statements -----------------------------------------------------------------------------------------
 
 
-def settle(e: Any) -> Any:
-    """Applications as calls and pipelines."""
-    e = ast.mapped(e, settle)
-    return e.resolve() if isinstance(e, _Application) else e
+class _Writer:
+    """Writes the graph of one block, whose body is one of slots."""
+
+    def __init__(self, module: SpecModule, node: ast.BlockDecl | ast.ModelDecl, model: Model, block: Block) -> None:
+        assert isinstance(node.body, ast.Body)
+        self.module, self.node, self.body, self.block = module, node, node.body, block
+        # What says the name of a tensor is said by its value: the name may mean another one by then.
+        tensors = set() if block is model.block else set(block.tensor_names)
+        said = {s.key: s.value for s in node.body.slots if tensors.isdisjoint(ast.names_in(s.value))}
+        self.slots = {key: (said[key], value) for key, value in block.slots.items() if key in said}
+        self.lets = {item.name for item in node.body.items if isinstance(item, ast.Let)}
+        self.hypers = tuple(node.header.hypers or ())
+        known = {h.name for h in self.hypers}
+        if block is model.block:
+            fields = [f.name for f in model.config if f.name not in known]
+            self.hypers += tuple(ast.Hyper(name, None, said[name], span=NOWHERE) for name in fields)
+        self.numbers = instantiated_names(block, {name: Var(name) for name in self.lets | known})
+        """What numbers are in the declaration's own names, which has none for those of an inline block."""
+        self.statements: list[Statement] = []
+        self.said: set[str] = set()
+        """Names that the heads of loops say."""
+        self.names: dict[Value, str] = {}
+        """What tensors would be called, where that is not their own name."""
+        self.steps: dict[Value, str] = {}
+        """What raw weights must be called."""
+        self.made: dict[str, ast.Expr] = {}
+        """Those that get a `let`: what makes them."""
+        named = [(name_of(name), v) for name, v in block.hypers.items()]
+        named += [(e, v) for e, v in self.slots.values() if isinstance(e, ast.Name)]
+        self.modules: dict[SharedModule, ast.Expr] = {v: e for e, v in named if isinstance(v, SharedModule)}
+        """How shared blocks are said."""
+        handed = ((c.value, c.source) for c in block.contexts if isinstance(c.source, Handle))
+        self.weights = {value: source.instance for value, source in handed if isinstance(value, Value)}
+        """Of which shared block a tensor is the weight."""
+        self.own = {*block.graph.inputs, *(v for n in block.graph.nodes for v in node_outputs(n))}
+        for made in block.graph.nodes:
+            self._state(made)
+
+    # --- nodes ---
+
+    def _state(self, node: Node) -> None:
+        match node:
+            case OpNode():
+                self.statements.append(Statement(node.outputs, self._op(node)))
+            case CallNode():
+                self.statements.append(Statement(node.outputs, self._call(node)))
+            case LoopNode():
+                self._loop(node)
+            case ParamNode():
+                self._param(node)
+            case WeightNode():
+                self.weights[node.output] = node.instance
+            case CheckNode():
+                # What an operation demands of its sizes it demands again.
+                if node.span is not None and node.span.text.startswith("assert"):
+                    condition = binary(node.op, self._value(node.left), self._value(node.right))
+                    self._assert(node, Statement((), condition, "assert ", f', "{node.message}"'))
+            case CausalNode():
+                ahead = [arg(expr_of(Lit(str(node.ahead))), "ahead")] if node.ahead != 1 else []
+                claim = given(name_of("causal"), [arg(self._read(node.value)), *ahead])
+                self._assert(node, Statement((), claim, "assume " if node.assumed else "assert "))
+            case _:
+                raise ExpansionError("an inline block has a `scan`, or a part for training alone")
+
+    def _assert(self, node: CheckNode | CausalNode, said: Statement) -> None:
+        """An assertion, once; those that stand beside the slots are there already."""
+        if not _within(node.span, self.node.span) and said not in self.statements:
+            self.statements.append(said)
+
+    def _param(self, node: ParamNode) -> None:
+        weight, value, init = node.weight, node.output, node.weight.init
+        if init.graph is not None:
+            raise ExpansionError(f"the first value of `{value.name}` is computed")
+        first = name_of(GIVEN) if init.scheme == GIVEN else self._value(Scheme(init.scheme, init.numbers))
+        if weight.saved and not weight.trained:
+            first = given(name_of(SAVED), [arg(first)])
+        self.steps[value] = node.name
+        before = f"{'param' if weight.trained else 'buffer'} {node.name}: {type_of(value)} = "
+        self.statements.append(Statement((value,), first, before))
+
+    def _loop(self, node: LoopNode) -> None:
+        """A loop of the library over the list in a slot: its body applies what the list holds."""
+        loops = (x for x in ast.walk(slot_block(self.node).node.body) if isinstance(x, ast.For) and x.span == node.span)
+        key = next((x.iterable.id for x in loops if isinstance(x.iterable, ast.Name)), None)
+        if key is None:
+            raise ExpansionError("an inline block has a `for`")
+        ((start,), (after,)) = node.starts, node.outputs
+        self.names[start] = after.name
+        calls = (n for body in node.bodies for n in body.nodes if isinstance(n, CallNode))
+        read = {name: v for call in calls for name, v in zip(call.block.tensor_names, call.inputs, strict=True)}
+        memory = [arg(self._read(v), name) for name, v in read.items() if name == "memory" and v in self.own]
+        if key == "decoder" and not memory:
+            raise ExpansionError("no layer of its decoder takes `memory`")
+        body = self._applied(name_of(node.variable), [start], memory, key)
+        self.said |= {node.variable, *ast.names_in(self.slots[key][0])}
+        head = f"for {node.variable} in {format_expr(self.slots[key][0])} {{"
+        self.statements.append(Statement((after,), body, loop=head))
+
+    # --- applications ---
+
+    def _op(self, node: OpNode) -> ast.Expr:
+        op = node.op
+        if op.name in SYMBOLS:
+            *left, right = map(self._read, node.inputs)
+            symbol = SYMBOLS[op.name]
+            return binary(symbol, left[0], right) if left else ast.Unary(symbol, right, span=NOWHERE)
+        if op.name in ("index", "lookup"):
+            items = map(self._item, node.options["items"]) if op.name == "index" else map(self._read, node.inputs[1:])
+            return ast.Index(self._read(node.inputs[0]), tuple(items), span=NOWHERE)
+        if find_primitive(op.name) is None:
+            raise ExpansionError(f"`{op.name}` cannot be written")
+        options: dict[str, Any] = {}
+        for name, value in node.options.items():
+            options.update(value if isinstance(value, Mapping) else {name: value})
+        held = _within(node.span, slot_block(self.node).node.span)
+        function = self._instance(node.instance) if node.instance else self._block(op, options, held)
+        step = node.name if (node.weights or node.blocks) and node.instance is None else ""
+        left_out = node.inputs.index(None) if None in node.inputs else len(node.inputs)
+        names = [t.name for t in op.header.tensors or ()][left_out:]
+        named = [(n, v) for n, v in zip(names, node.inputs[left_out:], strict=False) if v is not None]
+        return self._applied(function, node.inputs[:left_out], [arg(self._read(v), n) for n, v in named], step)
+
+    def _call(self, node: CallNode) -> ast.Expr:
+        block, by_name = node.block, dict(zip(node.block.tensor_names, node.inputs, strict=True))
+        required = [p.name for p in block.header.tensors or () if p.default is None] or [block.tensor_names[0]]
+        in_order = [by_name[name] for name in required]
+        named = [arg(self._read(v), name) for name, v in by_name.items() if name not in required]
+        if node.instance is not None:
+            return self._applied(self._instance(node.instance), in_order, named, "")
+        hypers = instantiate(block.hypers, instantiated_names(block, node.bind))
+        computed = {k for k, v in hypers.items() if k in block.axes or (isinstance(v, Num) and k in block.local)}
+        function = self._block(block, {k: v for k, v in hypers.items() if k not in computed}, True)
+        return self._applied(function, in_order, named, node.name)
+
+    def _applied(self, function: ast.Expr, tensors: Sequence[Any], named: list[ast.Arg], step: str) -> ast.Expr:
+        """A block or primitive applied: `residual(x, h)` as a call, `x -> unembed(words)` as a pipeline, which carries
+        the one tensor."""
+        base = function.function if isinstance(function, ast.Call) else function
+        read = [self._read(v) for v in tensors]
+        joins = len(read) > 1 and not any(v in self.weights for v in tensors)
+        piped = bool(read) and not (joins and isinstance(function, ast.Name))
+        extra = [*map(arg, read[1:] if piped else read), *named]
+        if extra and isinstance(function, ast.Call) and not named:
+            function = given(given(base, extra), function.args)
+        else:
+            function = given(function, extra)
+        # A `linear` without a name of its own may be called by what it is bound to.
+        if step and (base != name_of(step) or step == "linear"):
+            function = ast.As(function, step, name_span=NOWHERE, span=NOWHERE)
+        return ast.Pipeline(read[0], (function,), span=NOWHERE) if piped else function
+
+    def _read(self, value: Any) -> ast.Expr:
+        """A tensor, a number, or a shared block of which the weight is taken."""
+        if isinstance(value, Value):
+            return self._instance(self.weights[value]) if value in self.weights else Tensor("", value, span=NOWHERE)
+        return self._value(value)
+
+    def _item(self, item: Any) -> ast.Expr:
+        """An item of an index."""
+        if isinstance(item, Num):
+            return self._value(item)
+        if isinstance(item, str):
+            return ast.Ellipsis(span=NOWHERE)
+        low, high = (None if end is None else self._value(end) for end in item[1:])
+        return ast.Slice(low, high, span=NOWHERE)
+
+    def _instance(self, instance: SharedModule) -> ast.Expr:
+        """A shared block: by its name, by that of a `let` that is written here, or as it is made."""
+        if instance in self.modules:
+            return self.modules[instance]
+        name = instance.label
+        found = next((x for x in self.body.items if isinstance(x, ast.Let) and x.name == name), self._found(name))
+        if found is not None and _within(instance.span, found.span):
+            return name_of(name)
+        if instance not in self.block.instances:
+            raise ExpansionError(f"{kind_of(instance)} has no name")
+        shared = given(name_of("shared"), [arg(self._value(instance.template))])
+        if not name or found is not None or name in self.block.hypers:
+            return shared
+        self.made[name] = shared
+        return name_of(name)
+
+    # --- static values ---
+
+    def _block(self, of: Any, values: Mapping[str, Any], held: bool = False) -> ast.Expr:
+        """A block or primitive with its hyper-parameters, without those that it takes anyway. Where a slot may have
+        `held` it, as it is said there, with what the library adds."""
+        hypers = {h.name: h for h in of.header.hypers or ()}
+        slots = [self.slots[key] for key in self.slots if held and self._holds(key, of, values)]
+        said, slot = max(slots, key=lambda found: len(found[1].args), default=(None, None))
+        rest = values.keys() - (slot.args.keys() if slot is not None else ())
+        names = [name for name in {**hypers, **values} if name in rest]
+        args = [arg(e, n) for n in names if (e := self._hyper(hypers.get(n), n, values, held)) is not None]
+        if said is not None:
+            return given(said, args)
+        function: ast.Expr = name_of(self._visible(of))
+        first: list[ast.Arg] = []
+        for h in hypers.values() if isinstance(of, Primitive) else ():
+            if not args or args[0].name != h.name or h.default is not None:
+                break  # what a primitive must be given goes without names
+            value = args.pop(0).value
+            first += map(arg, value.items) if h.kind == "sizes" and isinstance(value, ast.List) else [arg(value)]
+        return given(given(function, first), args)
+
+    def _holds(self, key: str, of: Any, values: Mapping[str, Any]) -> bool:
+        """Whether a slot says a block that has been given nothing else."""
+        e, block = self.slots[key]
+        if not isinstance(block, BlockValue) or not isinstance(e, ast.Name | ast.Call):
+            return False
+        if _header(block.target) is not of.header or not values.keys() >= block.args.keys():
+            return False
+        return all(self._value(v) == self._value(values[n]) for n, v in block.args.items())
+
+    def _hyper(self, h: ast.Hyper | None, name: str, values: Mapping[str, Any], held: bool) -> ast.Expr | None:
+        """The value of a hyper-parameter, as the slot of its name says it; None if the block takes it anyway."""
+        kind, default = (h.kind or "", h.default) if h is not None else ("", None)
+        value = values[name]
+        plain = said = self._value(value, kind)
+        if held and name in self.slots and not isinstance(value, Num | SharedModule):
+            e, slot = self.slots[name]
+            said = e if plain == self._value(slot, kind) else plain
+            if said is e and ast.names_in(e) & (self.lets | self.block.hypers.keys()):
+                return e
+        if isinstance(default, ast.Name) and default.id in values:
+            default = self._value(values[default.id], kind)
+        usual = plain == default
+        if isinstance(plain, ast.Number | ast.Unary) and isinstance(default, ast.Number | ast.Unary):
+            usual = float(format_expr(plain)) == float(format_expr(default))
+        return None if usual or (default is None and value == ()) else said
+
+    def _found(self, name: str) -> Any:
+        """What the file declares by a name, or None."""
+        return (self.module.find(name) or (None, None))[1]
+
+    def _visible(self, of: Block | Primitive | ast.BlockDecl | ast.ModelDecl) -> str:
+        """The name under which the file can say a block or primitive."""
+        if of.header in (_header(find_primitive(of.name)), _header((find_in_library(of.name) or (0, None))[1])):
+            if self._found(of.name) is not None or isinstance(self.block.hypers.get(of.name), BlockValue):
+                raise ExpansionError(f"the file's own `{of.name}` hides the library's")
+            return of.name
+        for seen in self.module.visible():
+            if _header(self._found(seen)) is of.header:
+                return seen
+        raise ExpansionError(f"`{of.name}` has no name in this file")
+
+    def _value(self, value: Any, kind: str = "") -> ast.Expr:
+        """A static value as an expression of the body, for an option of that kind. Raises ExpansionError."""
+        match value:
+            case Num():
+                return expr_of(substitute(value.expr, self.numbers))
+            case None | bool():
+                return name_of("none" if value is None else str(value).lower())
+            case EnumValue(name):
+                return name_of(name)
+            case str():  # what an option took as a word is a string from then on
+                return name_of(value) if kind in ("word", "type") else ast.String(value, span=NOWHERE)
+            case SharedModule():
+                return self._instance(value)
+            case BlockValue(target, args):
+                return self._block(target.node if isinstance(target, Declared) else target, args)
+            case Scheme(name, numbers):
+                said = {k: n for k, n in numbers.items() if n.origin is not None or len(numbers) == 1}
+                return given(name_of(name), [arg(self._value(n), k) for k, n in said.items()])
+            case Mask():
+                return self._mask(value)
+            case ListValue():
+                return self._list(value)
+            case tuple():
+                items = tuple(map(self._value, value))
+                return items[0] if kind == "ints" and len(items) == 1 else ast.List(items, span=NOWHERE)
+        raise ExpansionError(f"{kind_of(value)} has no name")
+
+    def _mask(self, mask: Mask) -> ast.Expr:
+        if mask.rule in ("&", "|"):
+            return reduce(partial(binary, mask.rule), map(self._mask, mask.parts))
+        if mask.rule == "~":
+            return ast.Unary("~", self._mask(mask.parts[0]), span=NOWHERE)
+        read = [] if mask.tensor is None else [self._read(mask.tensor)]
+        if read and mask.rule in INPUTS:
+            return read[0]  # a tensor that is a mask by its type
+        return given(name_of(mask.rule), [*map(arg, read), *map(arg, map(self._value, mask.numbers))])
+
+    def _list(self, value: ListValue) -> ast.Expr:
+        distinct = [self._value(v) for v in {value_key(v): v for v in value.items}.values()]
+
+        def spell(p: Pattern) -> ast.Expr:
+            if isinstance(p, ElementRef):
+                return ast.List((distinct[p.index],), span=NOWHERE)
+            if isinstance(p, RepeatedPattern):
+                known = {*free_names(p.count)} <= self.lets | self.block.hypers.keys()
+                return binary("*", expr_of(p.count if known else Lit(str(p.times))), spell(p.part))
+            return reduce(partial(binary, "+"), map(spell, p.parts)) if p.parts else ast.List((), span=NOWHERE)
+
+        return spell(value.pattern)
 
 
-def trace(e: Any) -> Iterator[int | None]:
-    """Tensors read (by id) and applications made (None), in the order in which they happen."""
-    if isinstance(e, ast.Name):
-        if e.id.startswith("%"):
-            yield int(e.id[1:])
-    elif isinstance(e, _Application):
-        yield from trace((*e.tensors, *e.args, e.function))
-        yield None
+def _within(span: Span | None, around: Span) -> bool:
+    return span is not None and span.source is around.source and around.start <= span.start < around.end
+
+
+def _header(target: Any) -> ast.Header | None:
+    """What a block, model or primitive declares; None for anything else."""
+    return getattr(target.node if isinstance(target, Declared) else target, "header", None)
+
+
+# --- statements as text -----------------------------------------------------------------------------------------------
+
+
+def replaced(e: Any, tensors: Mapping[Value, ast.Expr]) -> Any:
+    """An expression with tensors replaced."""
+    if isinstance(e, Tensor):
+        return tensors.get(e.value, e)
+    e = ast.mapped(e, partial(replaced, tensors=tensors))
+    if isinstance(e, ast.Pipeline) and isinstance(e.head, ast.Pipeline):
+        return ast.Pipeline(e.head.head, (*e.head.stages, *e.stages), span=NOWHERE)
+    return e
+
+
+def trace(e: Any) -> Iterator[Value | None]:
+    """Tensors read, and None for each application, in the order in which they happen."""
+    if isinstance(e, Tensor):
+        yield e.value
+    elif isinstance(e, ast.Pipeline):
+        yield from trace(e.head)
+        for stage in e.stages:
+            yield from trace(stage)
+            yield None
     else:
         for part in ast.parts(e):
             yield from trace(part)
+        if isinstance(e, ast.Call):
+            yield None
 
 
-def reads(note: Note) -> Iterator[int]:
-    if isinstance(note, Def):
-        yield from (v for v in trace(note.expr) if v is not None)
-    elif isinstance(note, Kept):
-        yield from (v for e in note.reads for v in trace(e) if v is not None)
-    else:
-        yield from (start for start, *_ in note.carried)
-        made = {v for n in note.body for v in outputs(n)} | {first for _, first, _, _ in note.carried}
-        yield from (v for n in note.body for v in reads(n) if v not in made)
-
-
-def outputs(note: Note) -> tuple[int, ...]:
-    return tuple(after for *_, after in note.carried) if isinstance(note, ExpandedLoop) else note.outputs
-
-
-def fold(notes: list[Note], kept: set[int]) -> list[Note]:
+def fold(statements: Sequence[Statement], kept: set[Value]) -> list[Statement]:
     """Put what is used once, by the next statement, where it is used: not past another application, whose weights come
     first."""
-    result: list[Note] = []
-    uses: dict[int, int] = {}
-    for note in notes:
-        for value in reads(note):
-            uses[value] = uses.get(value, 0) + 1
-    for note in reversed(notes):
-        if isinstance(note, ExpandedLoop):
-            note.body = fold(note.body, kept)
-        following = result[-1] if result else None
-        if isinstance(note, Def) and len(note.outputs) == 1 and isinstance(following, Def):
-            value = note.outputs[0]
-            if uses.get(value) == 1 and value not in kept and _fits(note.expr, following.expr, value):
-                result[-1] = Def(following.outputs, _put(following.expr, f"%{value}", note.expr))
+    uses = Counter(v for s in statements for v in trace(s.expr))
+    found: list[Statement] = []
+    for s in reversed(statements):
+        following = found[-1] if found else s
+        if len(s.outputs) == 1 and not (s.before or s.loop or following.before or following.loop):
+            value = s.outputs[0]
+            if uses[value] == 1 and value not in kept and _fits(s.expr, following.expr, value):
+                found[-1] = Statement(following.outputs, replaced(following.expr, {value: s.expr}))
                 continue
-        result.append(note)
-    return result[::-1]
+        found.append(s)
+    return found[::-1]
 
 
-def _put(into: ast.Expr, marker: str, made: ast.Expr) -> ast.Expr:
-    found: ast.Expr = transform(into, lambda n: made if n.id == marker else n)
-    return found
-
-
-def _fits(made: ast.Expr, into: ast.Expr, value: int) -> bool:
+def _fits(made: ast.Expr, into: ast.Expr, value: Value) -> bool:
     steps = list(trace(into))
     if value not in steps or None in steps[: steps.index(value)]:
         return False
@@ -756,155 +493,92 @@ def _depth(e: ast.Node) -> int:
     return 1 + max(map(_depth, ast.parts(e)), default=0)
 
 
-class _Namer:
+def named(
+    statements: Sequence[Statement], fixed: Mapping[Value, str], preferred: Mapping[Value, str], reserved: set[str]
+) -> dict[Value, str]:
     """Names for tensors: the library's own, one name for several as long as none of them is still to be read."""
-
-    def __init__(self, reserved: set[str], preferred: Mapping[int, str]) -> None:
-        self.reserved = reserved
-        self.preferred = preferred
-        self.names: dict[int, str] = {}
-
-    def run(self, notes: Sequence[Note], after: set[int], forced: Mapping[int, str], holders: dict[str, int]) -> None:
-        """Name what the notes make; `after` is read behind them."""
-        last: dict[int, int] = {}
-        for i, note in enumerate(notes):
-            for value in reads(note):
-                last[value] = i
-        for value in after:
-            last[value] = len(notes)
-        for i, note in enumerate(notes):
-            if isinstance(note, ExpandedLoop):
-                self._loop(note, i, last, holders)
-                continue
-            for value in outputs(note):
-                self._name(value, i, last, forced, holders)
-
-    def _loop(self, loop: ExpandedLoop, i: int, last: Mapping[int, int], holders: dict[str, int]) -> None:
-        inner: dict[int, str] = {}
-        for start, first, end, after in loop.carried:
+    names = dict(fixed)
+    holders = {name: value for value, name in fixed.items()}
+    last = {v: i for i, s in enumerate(statements) for v in trace(s.expr) if v is not None}
+    for i, s in enumerate(statements):
+        for value in (v for v in s.outputs if v not in fixed):
             # The library reads none of what a loop changes again behind it.
-            inner[end] = self.names[first] = self.names[after] = self.names[start]
-        carried = {self.names[first]: first for _, first, _, _ in loop.carried}
-        # What lies around the loop is read in every iteration, or behind it.
-        taken = {n: v for n, v in holders.items() if last.get(v, -1) >= i and n not in carried}
-        reserved, self.reserved = self.reserved, self.reserved | set(taken)
-        self.run(loop.body, set(inner), inner, dict(carried))
-        self.reserved = reserved
-        for *_, after in loop.carried:
-            holders[self.names[after]] = after
-
-    def _name(
-        self, value: int, i: int, last: Mapping[int, int], forced: Mapping[int, str], holders: dict[str, int]
-    ) -> None:
-        if value in forced:
-            name = forced[value]
-        else:
-            base, n = self.preferred.get(value, "y"), 1
-            name = base
-            while (
-                name in self.reserved
-                or name in forced.values()
-                or (name in holders and last.get(holders[name], -1) > i)
-            ):
+            first = next(v for v in trace(s.expr) if v is not None) if s.loop else None
+            name = base = names[first] if first is not None else preferred.get(value) or value.name or "y"
+            n = 1
+            while name in reserved or (name in holders and last.get(holders[name], -1) > i):
                 n += 1
                 name = f"{base}_{n}"
-        self.names[value] = name
-        holders[name] = value
+            names[value] = name
+            holders[name] = value
+    return names
 
 
-def spelled(e: ast.Expr, names: Mapping[int, str]) -> str:
-    """An expression with its tensors by their names, on one line."""
-    return format_expr(settle(transform(e, lambda n: name_of(names[int(n.id[1:])]) if n.id.startswith("%") else n)))
+def _line(s: Statement, names: Mapping[Value, str]) -> str:
+    tensors = {v: name_of(name) for v, name in names.items()}
+    targets = ", ".join(names[v] for v in s.outputs)
+    e = replaced(s.expr, tensors)
+    if s.before:
+        return f"  {s.before}{format_expr(e)}{s.after}"
+    adds = isinstance(e, ast.Binary) and e.op == "+" and e.left == name_of(targets)
+    line = f"{targets} += {format_expr(e.right)}" if adds else f"{targets} = {format_expr(e)}"
+    return f"  {s.loop}\n    {line}\n  }}" if s.loop else f"  {line}"
 
 
-def _lines(notes: Sequence[Note], names: Mapping[int, str], indent: str) -> list[str]:
-    found = []
-    for note in notes:
-        if isinstance(note, Kept):
-            found.append(indent + note.write(names))
-        elif isinstance(note, ExpandedLoop):
-            found.append(f"{indent}for {note.variable} in {spelled(note.iterable, names)} {{")
-            found += _lines(note.body, names, indent + "  ")
-            found.append(indent + "}")
-        else:
-            found.append(indent + _definition(note, names))
-    return found
-
-
-def _definition(note: Def, names: Mapping[int, str]) -> str:
-    targets = ", ".join(names[v] for v in note.outputs)
-    e = note.expr
-    first = e.left if isinstance(e, ast.Binary) and e.op == "+" else None
-    if isinstance(e, ast.Binary) and isinstance(first, ast.Name) and spelled(first, names) == targets:
-        return f"{targets} += {spelled(e.right, names)}"
-    return f"{targets} = {spelled(e, names)}"
-
-
-def _mentioned(e: Any) -> Iterator[str]:
-    """Names that an expression says, tensors aside."""
-    return (x.id for x in ast.walk(e) if isinstance(x, ast.Name) and not x.id.startswith("%"))
-
-
-def _said(notes: Sequence[Note]) -> set[str]:
-    """Names of blocks and numbers, which no tensor may take."""
-    found: set[str] = set()
-    for note in notes:
-        if isinstance(note, Def):
-            found |= set(_mentioned(note.expr))
-        elif isinstance(note, ExpandedLoop):
-            found |= {note.variable, *_mentioned(note.iterable)} | _said(note.body)
-    return found
-
-
-def _parts(note: Note) -> Iterator[ast.Node]:
-    """Yield every syntax node of the expressions in a note."""
-    if isinstance(note, ExpandedLoop):
-        yield from ast.walk((note.iterable, *(e for n in note.body for e in _parts(n))))
-    else:
-        yield from ast.walk(note.expr if isinstance(note, Def) else note.reads)
-
-
-def _text(recorder: Recorder) -> str:
+def _text(writer: _Writer) -> str:
     """The declaration in equations."""
-    node = recorder.node
-    if recorder.failed:
-        raise ExpansionError(recorder.failed)
-    said = Counter(id(e) for note in recorder.notes for e in _parts(note))
-    for e in recorder.once:
-        if said[id(e)] > 1:
-            raise ExpansionError(f"`{' '.join(e.span.text.split())}` would be written twice, and make two")
-    kept = set(recorder.results)
-    for note in recorder.notes:
-        if isinstance(note, ExpandedLoop):
-            kept |= {v for four in note.carried for v in four}
-    notes = fold(recorder.notes, kept)
-    hypers = tuple(node.header.hypers or ())
-    hypers += tuple(ast.Hyper(k, None, e, span=NOWHERE) for k, e in recorder.fields.items())
-    lets = (
-        {item.name for item in node.body.items if isinstance(item, ast.Let)}
-        if isinstance(node.body, ast.Body)
-        else set()
-    )
-    reserved = {h.name for h in hypers} | lets | _said(notes)
-    namer = _Namer(reserved, recorder.names)
-    namer.names.update(recorder.inputs)
-    namer.run(notes, set(recorder.results), {}, {name: value for value, name in recorder.inputs.items()})
-    lines = _lines(notes, namer.names, "  ")
-    returned = [namer.names[r] for r in recorder.results]
-    first = next(iter(recorder.inputs.values()), None)
-    if returned != [first] or recorder.results[0] in recorder.inputs:
+    block, graph = writer.block, writer.block.graph
+    expressions = [*ast.walk((*(s.expr for s in writer.statements), *writer.made.values()))]
+    calls = [e for s in writer.statements for e in ast.walk(s.expr) if isinstance(e, ast.Call)]
+    for call, times in Counter(format_expr(e) for e in calls if e.function == name_of("shared")).items():
+        if times > 1:
+            raise ExpansionError(f"`{call}` would be written twice, and make two")
+    if not {e.value for e in expressions if isinstance(e, Tensor)} <= writer.own:
+        raise ExpansionError("a mask of it reads a tensor of another block")
+    returned = [v for v in graph.outputs if v is not None]
+    inputs = dict(zip(graph.inputs, block.tensor_names, strict=True))
+    last = ast.List(tuple(Tensor("", v, span=NOWHERE) for v in returned), span=NOWHERE)
+    statements = [*fold(writer.statements, {*returned}), Statement((), last, "return ")]
+    top, said = _top(writer, writer.said.union(e.id for e in expressions if isinstance(e, ast.Name)))
+    for name in inputs.values():
+        if name in said and writer.module.find(name) is not None:
+            raise ExpansionError(f"`{name}` is a tensor too")
+    inputs.update(writer.steps)
+    names = named(statements, inputs, writer.names, said.union(h.name for h in writer.hypers))
+    lines = [*top, *(_line(s, names) for s in statements[:-1])]
+    first = next(iter(block.tensor_names), None)
+    if [names[v] for v in returned] != [first] or returned[0] in inputs:
         # The last value of the first tensor is given back anyway, where it was bound again.
-        lines.append(f"  return {', '.join(returned)}")
-    tensors = recorder.tensors or tuple(tensor_param(t) for t in node.header.tensors or ())
-    keyword = "model" if isinstance(node, ast.ModelDecl) else "inline block" if node.inline else "block"
-    head = f"{keyword} {node.name}" + (f"({', '.join(map(hyper, hypers))})" if hypers else "")
-    own = next((t for t in node.header.tensors or () if t.name == "x"), None)
+        lines.append(f"  return {', '.join(names[v] for v in returned)}")
+    return "\n".join([f"{_head(writer, first)} {{", *lines, "}"])
+
+
+def _top(writer: _Writer, said: set[str]) -> tuple[list[str], set[str]]:
+    """What stands beside the slots, and the shared blocks of the library, without a `let` that nothing reads; and the
+    names that all of it says."""
+    items: list[tuple[Any, str]] = [(item, item.span.text) for item in writer.body.items]
+    items += [(ast.Let(n, e, span=NOWHERE), f"let {n} = {format_expr(e)}") for n, e in writer.made.items()]
+    lines: list[str] = []
+    for item, text in reversed(items):
+        if item.name in said if isinstance(item, ast.Let) else not isinstance(item, ast.Slot) or item.key == "init":
+            said = said | ast.names_in(item)
+            lines.append(f"  {text}")
+    return lines[::-1], said
+
+
+def _head(writer: _Writer, first: str | None) -> str:
+    """The head of the declaration, its tensors named."""
+    node, block = writer.node, writer.block
+    head = node.name + (f"({', '.join(map(hyper, writer.hypers))})" if writer.hypers else "")
     behind = results(node.header)
-    if isinstance(node, ast.BlockDecl) and not behind and own is not None and first != "x":
+    if isinstance(node, ast.ModelDecl):
+        pairs = zip(block.tensor_names, block.graph.inputs, strict=True)
+        return f"model {head}({', '.join(f'{name}: {type_of(v)}' for name, v in pairs)}){behind}"
+    own = next((t for t in node.header.tensors or () if t.name == "x"), None)
+    if not behind and own is not None and first != "x":
         # Else the result of equations would have the shape of the first tensor.
         behind = f" -> {tensor_type(own.type)}"
-    head += f"({', '.join(tensors)}){behind}"
-    return "\n".join([f"{head} {{", *lines, "}"])
+    return f"block {head}({', '.join(map(tensor_param, tensor_params(Declared(node, writer.module))))}){behind}"
 
 
 # --- the spec ---------------------------------------------------------------------------------------------------------
@@ -919,61 +593,32 @@ def expand_spec(module: SpecModule, model: str | None, overrides: Mapping[str, s
     if only is not None and only not in declared:
         help_ = one_of(only, declared, "it has")
         raise error("E0210", f"{source.name} declares no block or model `{only}`", help=help_)
+    bodies = {id(d.header): d for d in declared.values() if isinstance(d.body, ast.Body) and d.body.is_of_slots}
     texts: dict[str, str] = {}
-    why: dict[str, str] = {}
+    inline = [d.name for d in bodies.values() if isinstance(d, ast.BlockDecl) and d.inline]
+    why = dict.fromkeys(inline, "an inline block is a part of those around it")
     for name in [model] if model is not None else list(models(module)):
-        for recorder in _recordings(module, name, overrides):
-            _settle_text(recorder, texts, why)
-    replaced = []
+        built = Elaborator(module).build(name, overrides, hoist=False)
+        calls = (call for node in nodes_below(built.block.graph) for call in calls_of(node))
+        for block in dict.fromkeys([built.block, *(call.block for call in calls)]):
+            node = bodies.get(id(block.header))
+            if node is None or isinstance(node, ast.ModelDecl) != (block is built.block):
+                continue
+            try:
+                text = _text(_Writer(module, node, built, block))
+                if texts.setdefault(node.name, text) != text:
+                    raise ExpansionError("its equations depend on what it is given")
+            except ExpansionError as problem:
+                why.setdefault(node.name, str(problem))
+        module.constants.clear()
+    text, end = "", 0
     for name, declaration in declared.items():
-        if name in texts:
-            replaced.append((declaration, texts[name]))
-        elif name in why:
+        if name in why:
             note = f"# Kept as it is declared: {why[name]}.\n"
-            said = source.text[: declaration.span.start].endswith(note)
-            replaced.append((declaration, f"{'' if said else note}{declaration.span.text}"))
-    if only is not None:
-        text = {d.name: t for d, t in replaced}.get(only, declared[only].span.text)
-    else:
-        text, end = "", 0
-        for declaration, new in replaced:
-            text += source.text[end : declaration.span.start] + new
-            end = declaration.span.end
-        text += source.text[end:]
+            noted = source.text[: declaration.span.start].endswith(note)
+            texts[name] = f"{'' if noted else note}{declaration.span.text}"
+        text += source.text[end : declaration.span.start] + texts.get(name, declaration.span.text)
+        end = declaration.span.end
+    text = text + source.text[end:] if only is None else texts.get(only, declared[only].span.text)
     result = Source(source.name, text)
     return format_file(parse(result), result)
-
-
-def _recordings(module: SpecModule, name: str | None, overrides: Mapping[str, str]) -> list[Recorder]:
-    expander = Expander(module)
-    built = expander.build(name, overrides)
-    for recorder in expander.done:
-        if isinstance(recorder.node, ast.ModelDecl):
-            params = []
-            for n, value in built.inputs:
-                shape = tuple(expr_of(d.expr) for d in value.shape)
-                kind = None if value.dtype == "float" else value.dtype
-                params.append(f"{n}: {tensor_type(ast.TensorType(kind, shape, span=NOWHERE))}")
-                recorder.inputs[id(value)] = n
-            recorder.tensors = tuple(params)
-        elif recorder.node.header.tensors is None:
-            found = tensor_params(Declared(recorder.node, module))
-            recorder.tensors = tuple(tensor_param(t) for t in found)
-    module.constants.clear()
-    # Tensors are known by identity: each recorder's frame keeps the expander, and with it every tensor, alive.
-    return expander.done
-
-
-def _settle_text(recorder: Recorder, texts: dict[str, str], why: dict[str, str]) -> None:
-    name = recorder.node.name
-    if name in why:
-        return
-    try:
-        text = _text(recorder)
-    except ExpansionError as problem:
-        why[name] = str(problem)
-        texts.pop(name, None)
-        return
-    if texts.setdefault(name, text) != text:
-        why[name] = "its equations depend on what it is given"
-        del texts[name]

@@ -52,12 +52,12 @@ EXAMPLES = {
 class Elaborator(Bodies):
     """Builds one model of a program: `Elaborator(module).build(name, overrides)`. An elaborator builds once."""
 
-    def build(self, name: str | None, overrides: Mapping[str, str]) -> Model:
-        """Elaborate the model (or variant) of that name, with hyper-parameters set as given. Raises ArchError with all
-        that is wrong."""
+    def build(self, name: str | None, overrides: Mapping[str, str], *, hoist: bool = True) -> Model:
+        """Elaborate the model (or variant) of that name, with hyper-parameters set as given; without `hoist` each block
+        computes what its body says. Raises ArchError with all that is wrong."""
         declaration = pick_model(self.module, name)
         try:
-            model = self._build(declaration, overrides)
+            model = self._build(declaration, overrides, hoist)
         except ArchError as problem:
             self.report(problem)
         except ReportedError:
@@ -76,7 +76,7 @@ class Elaborator(Bodies):
                 return verify.checked(model, verify.violations, "elaboration")
         raise ArchError(in_order(self.problems))
 
-    def _build(self, declaration: ast.ModelDecl | ast.Variant, overrides: Mapping[str, str]) -> Model:
+    def _build(self, declaration: ast.ModelDecl | ast.Variant, overrides: Mapping[str, str], hoist: bool) -> Model:
         frame = self.root = BlockBuilder(self, declaration.name, declaration.name_span, root=True)
         node, module, given = self._settled(declaration)
         of_hypers, of_slots = self._overrides(overrides, node)
@@ -105,7 +105,7 @@ class Elaborator(Bodies):
                 self.report(ArchError([problem]))
         if self.problems:
             return model
-        model = hoisted(model)
+        model = hoisted(model) if hoist else model
         if (count := operations(model.block.graph)) > MAX_OPERATIONS:
             text = f"with every loop and every block written out, the model has {count:,} operations"
             raise GivenUpError(text, "operations", declaration.name_span)
@@ -412,6 +412,7 @@ class Elaborator(Bodies):
             asserts=tuple(frame.asserts),
             decisions=tuple(frame.decisions.values()),
             instances=tuple(frame.instances),
+            slots=frame.slots,
         )
         sizes = [d.value for v in inputs.values() for d in v.shape]
         symbols = dict.fromkeys(s for size in sizes if isinstance(size, Poly) for s in sorted(size.symbols))

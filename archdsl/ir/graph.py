@@ -363,6 +363,8 @@ class Block(Entity):
     library: bool = False
     copies: Num | None = None
     """Of an expert: the leading axis that all its weights have."""
+    slots: Mapping[str, Any] = field(default_factory=dict)
+    """Of a body of slots: what each came to, in the block's own names."""
     before: Block | None = None
     """Where a scan applies a block: the part of it that no step changes, computed once. Both parts are one class."""
 
