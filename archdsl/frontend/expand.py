@@ -47,6 +47,7 @@ from archdsl.ir.static import (
     Declared,
     ElementRef,
     EnumValue,
+    InitRules,
     ListValue,
     Pattern,
     RepeatedPattern,
@@ -390,8 +391,12 @@ class _Writer:
             case BlockValue(target, args):
                 return self._block(target.node if isinstance(target, Declared) else target, args)
             case Scheme(name, numbers):
-                said = {k: n for k, n in numbers.items() if n.origin is not None or len(numbers) == 1}
-                return given(name_of(name), [arg(self._value(n), k) for k, n in said.items()])
+                given_ = {k: n for k, n in numbers.items() if n.origin is not None or len(numbers) == 1}
+                return given(name_of(name), [arg(self._value(n), k) for k, n in given_.items()])
+            case InitRules(rules):
+                first = [(r.pattern, self._value(r.scheme)) for r in rules]
+                said = tuple(ast.Rule(pattern, e, pattern_span=NOWHERE, span=NOWHERE) for pattern, e in first)
+                return ast.Rules(said, span=NOWHERE)
             case Mask():
                 return self._mask(value)
             case ListValue():
