@@ -81,8 +81,8 @@ EDITS = (
     ("rwkv7:rwkv7_0_1b", "as value -> sigmoid)", "as value -> softmax(axis: 1))"),
     (
         "rwkv7:rwkv7_0_1b",
-        "removed = (k * removal) -> unflatten(-1, heads, head_dim) -> l2_normalize",
-        "removed = (k * removal) -> unflatten(-1, heads, head_dim) -> l2_normalize(axis: 1)",
+        "removed = (k * removal) -> split_heads(heads) -> l2_normalize",
+        "removed = (k * removal) -> split_heads(heads) -> l2_normalize(axis: 2)",
     ),
     ("hf/rwkv", "rate = -exp(decay)", "rate = -exp(decay) + 0 * mean(k, [0, 1])"),
     ("wavenet:wavenet", "return h -> lm", "h = h - (h -> mean(1, keep: true))\n  return h -> lm"),

@@ -164,7 +164,6 @@ LARGER = {
     ("performer", "favor_attention"): (4.19, "256 random features of each head of 64 channels"),
     ("hf/qwen3_next", "moe"): (10, "each token goes to ten experts"),
     ("hf/jamba", "moe"): (7, "each token goes to two experts with 14,336 hidden channels"),
-    ("rwkv7_0_1b", "time_mixing"): (64, "a `scan` keeps the state of every position"),
 }
 """By case and block: how much larger than its input the largest tensor is that the block saves, and why."""
 
