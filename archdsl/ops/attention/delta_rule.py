@@ -197,8 +197,8 @@ class DeltaRule(Primitive):
 
     def called(self, node: OpNode, suffix: str) -> str:
         """The beginning of a call of the helper that computes it."""
-        function = ("channel_delta_rule" if by_channel(node.inputs[4]) else "delta_rule") + suffix
-        return f"with_substeps({function}, " if substeps(node) else f"{function}("
+        function = "channel_delta_rule" if by_channel(node.inputs[4]) else "delta_rule"
+        return f"with_substeps({function}, " if substeps(node) else f"{function}{suffix}("
 
     def decay(self, node: OpNode, e: TorchScope) -> Tree:
         """The logarithms of the decays, zeros where there are none."""

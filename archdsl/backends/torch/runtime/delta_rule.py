@@ -114,7 +114,7 @@ def delta_rule_on(
     the last. Few positions are taken one by one."""
     if q.size(2) > 8:
         return delta_rule(q, k, v, beta, log_decay, state, read)
-    return delta_steps(q, k, v, beta, log_decay.expand(beta.shape)[..., None], state, read)
+    return delta_steps(q, k[..., None, :], v[..., None, :], beta[..., None], log_decay, state, read)
 
 
 def channel_delta_rule_on(
@@ -124,20 +124,25 @@ def channel_delta_rule_on(
     position, and the state after the last. Few positions are taken one by one."""
     if q.size(2) > 8:
         return channel_delta_rule(q, k, v, beta, log_decay, state, read)
-    return delta_steps(q, k, v, beta, log_decay.expand(k.shape), state, read)
+    return delta_steps(q, k[..., None, :], v[..., None, :], beta[..., None], log_decay, state, read)
 
 
 def delta_steps(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor, read: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Take steps of the delta rule one by one: the result of each position, and the state after the last."""
-    inputs = (q, k, v, k if read is None else read, beta[..., None], log_decay)
+    """Take the positions of q one by one. k, v, beta and read have an axis of steps behind that of time: the state
+    decays before the first, and q reads it after the last."""
+    read = (k if read is None else read).view_as(k)
+    log_decay = log_decay.expand(*q.shape[:3], *log_decay.shape[3:]).reshape(*q.shape[:3], -1)
+    q, k, values, read, beta, decay = (t.float() for t in (q, k, v, read, beta, log_decay))
     y = []
-    for q_t, k_t, v_t, read_t, beta_t, log_decay_t in zip(*(t.float().split(1, dim=2) for t in inputs)):
-        state = log_decay_t.exp().mT * state
-        state = state + k_t.mT @ (beta_t * (v_t - read_t @ state))
-        y.append(q_t @ state)
-    return torch.cat(y, dim=2).to(v.dtype), state
+    for t in range(q.size(2)):
+        state = decay[:, :, t, :, None].exp() * state
+        for i in range(k.size(3)):
+            u = beta[:, :, t, i, None, None] * (values[:, :, t, i, None] - read[:, :, t, i, None] @ state)
+            state = state + k[:, :, t, i, :, None] @ u
+        y.append(q[:, :, t, None] @ state)
+    return (y[0] if len(y) == 1 else torch.cat(y, dim=2)).to(v.dtype), state
 
 
 def with_substeps(
@@ -152,6 +157,8 @@ def with_substeps(
 ) -> tuple[Tensor, Tensor]:
     """Take several steps of a delta rule for each position: k, v, beta and read have an axis of them behind that of
     time. The state decays before the first, and q reads it after the last."""
+    if state is not None and q.size(2) <= 8:
+        return delta_steps(q, k, v, beta, log_decay, state, read)
     steps = k.size(3)
     log_decay = log_decay.expand(*v.shape[:3], *log_decay.shape[3:]).unsqueeze(3)
     log_decay = F.pad(log_decay, (*(0, 0) * (log_decay.dim() - 4), 0, steps - 1))
