@@ -326,6 +326,8 @@ def _of_everything() -> Iterator[Any]:
     results = (model % "head: lm").replace("m {", "m(n = 2) -> (logits: [batch, time, vocab]) {")
     yield pytest.param(named + results, id="named results")
     yield pytest.param(LAYER.replace("ffn", "residual: scale(-1, 0.5) ffn") + model % "head: lm", id="a number below 0")
+    lets = "model m { let n = 2 let most = 8 * n vocab: 16 * n context: most width: 4 * n blocks: n * layer head: lm }"
+    yield pytest.param(LAYER + lets, id="sizes of a model by its `let`s")
     applied = "model inner(tokens: token[batch, time]) { vocab: 32 context: 16 width: 8 blocks: layer }\n"
     whole = "model m(n = 2)(tokens: token[batch, time]) { return tokens -> inner }\n"
     yield pytest.param(LAYER + whole + applied, id="a model of slots within another")

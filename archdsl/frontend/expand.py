@@ -144,8 +144,10 @@ class _Writer:
         self.hypers = tuple(node.header.hypers or ())
         known = {h.name for h in self.hypers}
         if block is model.block:
-            fields = [f.name for f in model.config if f.name not in known]
-            self.hypers += tuple(ast.Hyper(name, None, said[name], span=NOWHERE) for name in fields)
+            for f in model.config:
+                if f.name not in known:
+                    e = said[f.name] if self.lets.isdisjoint(ast.names_in(said[f.name])) else expr_of(f.value.expr)
+                    self.hypers += (ast.Hyper(f.name, None, e, span=NOWHERE),)
         self.numbers = instantiated_names(block, {name: Var(name) for name in self.lets | known})
         """What numbers are in the declaration's own names, which has none for those of an inline block."""
         self.statements: list[Statement] = []
