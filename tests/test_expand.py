@@ -208,16 +208,22 @@ def test_an_inline_block_of_slots_stays(tmp_path: Path) -> None:
     _same_numbers(text, expanded)
 
 
-@pytest.mark.parametrize("kind", ["block", "model"])
-def test_a_name_of_a_tensor_that_is_another_in_the_file_stays(kind: str, tmp_path: Path) -> None:
-    """`segments` in the slots is the file's number, and in equations it would be the model's tensor."""
-    text = "let segments = 2\nblock layer(n) { ffn: mlp(hidden: 4 * n) }\n"
-    text += "model m { let n = segments vocab: 32 context: 16 width: 8 blocks: 2 * layer(n: n) head: lm "
-    text += "embedding: words(segments: segments) }\n"
-    if kind == "block":
-        text = text.replace("let n = segments", "let n = 2")
+@pytest.mark.parametrize(
+    ("declared", "kept"),
+    [
+        ("let segments = 2 block layer(n) { ffn: mlp(hidden: 4 * n) } model m { let n = segments", True),
+        ("let segments = 2 block layer(n) { ffn: mlp(hidden: 4 * n) } model m { let n = 2", False),
+        ("block layer(n) { ffn: mlp(hidden: 4 * n) } model m { let segments = 2 let n = segments", True),
+        ("block layer(n) { ffn: mlp(hidden: 4 * n) } model m(segments = 2) { let n = 2", True),
+    ],
+)
+def test_a_name_of_a_tensor_that_is_another_in_the_file_stays(declared: str, kept: bool, tmp_path: Path) -> None:
+    """`segments` in the slots is a number, and in equations it would be the model's tensor."""
+    text = (
+        f"{declared} vocab: 32 context: 16 width: 8 blocks: 2 * layer(n: n) head: lm embedding: words(segments: 2) }}\n"
+    )
     expanded = _expanded(text, tmp_path)
-    assert ("# Kept as it is declared: `segments` is a tensor too.\nmodel m {" in expanded) == (kind == "model")
+    assert ("# Kept as it is declared: `segments` is a tensor too.\nmodel m" in expanded) == kept
     _same_numbers(text, expanded)
 
 

@@ -547,11 +547,12 @@ def _text(writer: _Writer) -> str:
     last = ast.List(tuple(Tensor("", v, span=NOWHERE) for v in returned), span=NOWHERE)
     statements = [*fold(writer.statements, {*returned}), Statement((), last, "return ")]
     top, said = _top(writer, writer.said.union(e.id for e in expressions if isinstance(e, ast.Name)))
+    hypers = {h.name for h in writer.hypers}
     for name in inputs.values():
-        if name in said and writer.module.find(name) is not None:
+        if name in hypers or (name in said and (name in writer.lets or writer.module.find(name) is not None)):
             raise ExpansionError(f"`{name}` is a tensor too")
     inputs.update(writer.steps)
-    names = named(statements, inputs, writer.names, said.union(h.name for h in writer.hypers))
+    names = named(statements, inputs, writer.names, said | hypers)
     lines = [*top, *(_line(s, names) for s in statements[:-1])]
     first = next(iter(block.tensor_names), None)
     if [names[v] for v in returned] != [first] or returned[0] in inputs:
