@@ -236,13 +236,15 @@ model m { vocab: 32 context: 16 width: 8 blocks: 2 * layer head: lm }
     expanded = _expanded(text, tmp_path)
     assert "# Kept as it is declared: the file's own `layernorm` hides the library's." in expanded
     _same_numbers(text, expanded)
-    own = """
-block layer(layernorm) { attention: mha(heads: 2) mask: causal ffn: layernorm }
-model m { vocab: 32 context: 16 width: 8 blocks: 2 * layer(layernorm: mlp(hidden: 4)) head: lm }
-"""
-    expanded = _expanded(own, tmp_path)
-    assert "# Kept as it is declared: the file's own `layernorm` hides the library's." in expanded
-    _same_numbers(own, expanded)
+    ends = "model m { vocab: 32 context: 16 width: 8 blocks: 2 * layer(f: mlp(hidden: 4)) head: lm }"
+    for own in ("(layernorm) { %s ffn: layernorm", "(f) { let layernorm = f %s ffn: layernorm"):
+        text = f"block layer{own % 'attention: mha(heads: 2) mask: causal'} }}\n{ends}"
+        text = text.replace("f:", "layernorm:") if own.startswith("(l") else text
+        expanded = _expanded(text, tmp_path)
+        assert "# Kept as it is declared: the file's own `layernorm` hides the library's." in expanded
+        _same_numbers(text, expanded)
+    number = _model("block layer { let dropout = 0.1 ffn: mlp(hidden: 8) dropout: dropout }")
+    assert "Kept" not in _expanded(number, tmp_path), "a number hides no block"
 
 
 def test_one_block_alone() -> None:

@@ -140,7 +140,11 @@ class _Writer:
         tensors = set() if block is model.block else set(block.tensor_names)
         said = {s.key: s.value for s in node.body.slots if tensors.isdisjoint(ast.names_in(s.value))}
         self.slots = {key: (said[key], value) for key, value in block.slots.items() if key in said}
-        self.lets = {item.name for item in node.body.items if isinstance(item, ast.Let)}
+        lets = {item.name: item.value for item in node.body.items if isinstance(item, ast.Let)}
+        self.lets = {*lets}
+        self.blocks = {name for name, value in block.hypers.items() if isinstance(value, BlockValue | SharedModule)}
+        self.blocks |= {n for n, e in lets.items() if not isinstance(e, ast.Number | ast.Unary | ast.Binary)}
+        """Names that may stand for blocks here."""
         self.hypers = tuple(node.header.hypers or ())
         known = {h.name for h in self.hypers}
         if block is model.block:
@@ -369,7 +373,7 @@ class _Writer:
     def _visible(self, of: Block | Primitive | ast.BlockDecl | ast.ModelDecl) -> str:
         """The name under which the file can say a block or primitive."""
         if of.header in (_header(find_primitive(of.name)), _header((find_in_library(of.name) or (0, None))[1])):
-            if self._found(of.name) is not None or isinstance(self.block.hypers.get(of.name), BlockValue):
+            if self._found(of.name) is not None or of.name in self.blocks:
                 raise ExpansionError(f"the file's own `{of.name}` hides the library's")
             return of.name
         for seen in self.module.visible():
