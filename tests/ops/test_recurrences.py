@@ -301,15 +301,17 @@ def test_the_delta_rule_in_chunks_is_the_loop_over_tokens(time: int, axes: str, 
 
 
 @pytest.mark.parametrize("decays", DECAYS)
+@pytest.mark.parametrize("axes", ["time", "time, 4"])
 @pytest.mark.parametrize("time", [1, 63, 65, 130])
-def test_channels_that_decay_apart_are_the_loop_over_tokens(time: int, decays: str) -> None:
-    tensors = f"({QKV}, g: [batch, heads, time, 4])"
+def test_linear_attention_is_the_loop_over_tokens(time: int, axes: str, decays: str) -> None:
+    tensors = f"({QKV}, g: [batch, heads, {axes}])"
     module = compiled(f"{tensors} {{ return linear_attention(q, k, v, log_decay: g) }}")
 
     def loop(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> Tensor:
         return token_by_token(q, k, v, None, g, k, torch.zeros(2, 3, 4, 5))
 
-    assert_near(module, loop, (*attention_inputs(time), DECAYS[decays]((2, 3, time, 4))))
+    decay = DECAYS[decays]((2, 3, time, 4) if "4" in axes else (2, 3, time))
+    assert_near(module, loop, (*attention_inputs(time), decay))
 
 
 def test_the_delta_rule_needs_neither_decays_nor_as_many_heads() -> None:

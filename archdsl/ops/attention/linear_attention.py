@@ -240,18 +240,20 @@ class LinearAttention(Primitive):
                 after = g.Add(start, g.ReduceSum(sums, [2], keepdims=0))
             states = g.cast(states, g.dtype(v))
         else:
-            passed = g.CumSum(cut(log_decay), g.constant(3, "int"))  # since the chunk began
-            later = g.Trilu(g.Sub(passed, swapped(g, passed)), None, upper=0)
-            scores = g.Mul(scores, g.Exp(later))
-            last = g.Slice(passed, [-1], [END], [3])
-            sums = g.MatMul(swapped(g, k), g.Mul(v, g.Exp(g.Sub(last, passed))))
+            passed = cut(log_decay)
+            left = g.Exp(g.CumSum(passed, g.constant(3, "int")))  # of what was there as the chunk began
+            square = g.Trilu(g.Expand(passed, g.Shape(scores)), g.constant(-1, "int"), upper=0)
+            decay = g.Exp(g.CumSum(square, g.constant(3, "int")))  # of each key for each query
+            scores = g.Mul(scores, decay)
+            last = g.Slice(left, [-1], [END], [3])
+            sums = g.MatMul(swapped(g, k), g.Mul(v, swapped(g, g.Slice(decay, [-1], [END], [3]))))
             if start is None:
                 shape = [g.Shape(sums, start=0, end=2), g.Shape(sums, start=3)]
                 start = g.Expand(g.constant(0.0, "float32"), shape)
-            chunks = [g.Transpose(x, perm=[2, 0, 1, 3, 4]) for x in (g.Exp(last), sums)]
+            chunks = [g.Transpose(x, perm=[2, 0, 1, 3, 4]) for x in (last, sums)]
             after, states = g.scan(lambda s, f, u: (g.Add(g.Mul(f, s), u), s), [start], chunks)
             states = g.Transpose(states, perm=[1, 2, 0, 3, 4])
-            q = g.Mul(q, g.Exp(passed))
+            q = g.Mul(q, left)
         inside = g.MatMul(lower(g, scores), v)
         y = inside if alone else g.Add(g.MatMul(q, states), inside)
         y = g.Reshape(y, [0, 0, -1, g.Shape(v, start=4)])

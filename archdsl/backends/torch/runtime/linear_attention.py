@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from archdsl.backends.torch.runtime.delta_rule import decay_after, decay_between
 from archdsl.backends.torch.runtime.recurrent import linear_recurrence
 
 
@@ -37,14 +38,12 @@ def decayed_linear_attention(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor)
         F.pad(t.float(), padding).unfold(2, 64, 64).mT  # [batch, heads, chunk, position, dim]
         for t in (q, k, v, log_decay.expand(v.shape[:3])[..., None])
     )
-    v, passed = v.unflatten(1, groups), log_decay.unflatten(1, groups).cumsum(4)  # since the chunk began
-    later = torch.ones(64, 64, dtype=torch.bool, device=q.device).triu(1)
-    scores = (q @ k.mT).unsqueeze(2) * (passed - passed.mT).masked_fill(later, -torch.inf).exp()
-    last = passed[..., -1:, :]
-    sums = torch.einsum("bgcsd,bgrcsv->bcgrdv", k, v * (last - passed).exp())
-    states = linear_recurrence(last.exp().permute(0, 3, 1, 2, 4, 5), sums)  # after each chunk
+    v, log_decay = v.unflatten(1, groups), log_decay.unflatten(1, groups)
+    decay, begin = decay_between(log_decay), log_decay.cumsum(4).exp()
+    sums = torch.einsum("bgcsd,bgrcsv->bcgrdv", k, v * decay[..., -1, :, None])
+    states = linear_recurrence(begin[..., -1:, :].permute(0, 3, 1, 2, 4, 5), sums)  # after each chunk
     before = F.pad(states, (0, 0, 0, 0, 0, 0, 0, 0, 1, 0))[:, :-1]
-    y = torch.einsum("bgctd,bcgrdv->bgrctv", q, before) * passed.exp() + scores @ v
+    y = torch.einsum("bgctd,bcgrdv->bgrctv", q, before) * begin + ((q @ k.mT).unsqueeze(2) * decay) @ v
     return y.flatten(3, 4).flatten(1, 2).index_select(2, torch.arange(time, device=q.device)).to(dtype)
 
 
@@ -61,9 +60,8 @@ def decayed_linear_attention_on(
         after = decay.exp() * state + k.mT.unsqueeze(2) * values
         y = q.unsqueeze(2) @ after
     else:
-        passed = decay.cumsum(3)  # since the step began
-        last = passed[..., -1:, :]
-        after = last.exp() * state + torch.einsum("bgsd,bgrsv->bgrdv", k, values * (last - passed).exp())
+        begin = decay.cumsum(3).exp()  # what is left of the state
+        after = begin[..., -1:, :] * state + torch.einsum("bgsd,bgrsv->bgrdv", k, values * decay_after(decay))
         y = decayed_linear_attention(q, k, v.float(), log_decay).unflatten(1, groups)
-        y = y + torch.einsum("bgtd,bgrdv->bgrtv", q, state) * passed.exp()
+        y = y + torch.einsum("bgtd,bgrdv->bgrtv", q, state) * begin
     return y.flatten(1, 2).to(dtype), after.flatten(1, 2)
