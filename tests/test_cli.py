@@ -238,6 +238,12 @@ def test_compile_prints_or_writes_the_same(run: Run) -> None:
     assert not [p for p in Path.cwd().iterdir() if p.name.startswith(".")]
 
 
+def test_compile_says_what_loops_over_time(run: Run) -> None:
+    """Position by position; chunks are said nothing of."""
+    assert "loops over time in Python" in run("compile", "ntm", "--to", "torch").err
+    assert run("compile", "rwkv7", "--to", "torch").err == ""
+
+
 def test_compile_keeps_the_old_file_where_the_spec_is_wrong(run: Run) -> None:
     Path("model.py").write_text("mine")
     assert run("compile", "wrong.arch", "--to", "torch", "-o", "model.py").status == 1

@@ -149,7 +149,8 @@ def compile_(
         from archdsl.api import torch_source
         from archdsl.diagnostics import did_you_mean, error
         from archdsl.files import write_text
-        from archdsl.ir.walk import ops_below
+        from archdsl.ir.graph import ScanNode
+        from archdsl.ir.walk import nodes_below, ops_below
 
         if to != "torch":
             help_ = did_you_mean(to, ["torch", "onnx", "hf"])
@@ -184,6 +185,9 @@ def compile_(
             write_text(Path(output), text)
         if any(node.active is not None for node in ops_below(model.block.graph)):
             say("experts: on CUDA the CPU waits for the GPU in each layer, but in bfloat16 on sm90 and sm100")
+        if any(isinstance(node, ScanNode) and not node.length.static for node in nodes_below(model.block.graph)):
+            ops = "`linear_attention`, `delta_rule`, `linear_recurrence` and `selective_scan`"
+            say(f"scan: forward loops over time in Python, position by position; {ops} do not")
         return
     only_with(context, "--to torch", "with_", "checkpoint")
     from archdsl.api import to_onnx
