@@ -9,6 +9,7 @@ entry and rewritten into the caller's on return, so that each block reads as it 
     scopes         names of a body, and what they can stand for
     decisions      what a block was decided from
     block_builder  the block being elaborated: its graph, its weights, what it needs of the blocks around
+    kinds          what a static value must be to stand for an option
     op_call        one application of a primitive
 
     base           what all parts share: the state, reports, conditions, and what parts ask of later ones

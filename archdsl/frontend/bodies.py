@@ -10,8 +10,8 @@ from archdsl.diagnostics import ArchError, Label, error, nearest
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.first_values import said, whole
 from archdsl.frontend.headers import default_none, demand_applicable, hypers_of, library_block, tensor_params
+from archdsl.frontend.kinds import coerce
 from archdsl.frontend.loops import assigned
-from archdsl.frontend.op_call import coerce
 from archdsl.frontend.scopes import POISON, BlockCall, Given, ReportedError, Scope
 from archdsl.frontend.signatures import demand_written
 from archdsl.frontend.statements import Statements

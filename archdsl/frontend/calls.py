@@ -11,8 +11,8 @@ from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import shown_at
 from archdsl.frontend.blocks import Blocks
 from archdsl.frontend.headers import demand_applicable, hypers_of, tensor_params
+from archdsl.frontend.kinds import name_place
 from archdsl.frontend.modules import FUNCTIONS
-from archdsl.frontend.op_call import name_place
 from archdsl.frontend.scopes import (
     ABSENT,
     MISSING,

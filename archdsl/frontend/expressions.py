@@ -10,8 +10,8 @@ from typing import Any
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.calls import Calls
+from archdsl.frontend.kinds import coerce
 from archdsl.frontend.lists import as_list, concat, repeat, repetitions
-from archdsl.frontend.op_call import coerce
 from archdsl.frontend.scopes import Absent, SchemeRule, Scope, TrainingCondition
 from archdsl.ir import dims, masks
 from archdsl.ir.dims import Lit, Num, binary, literal, num

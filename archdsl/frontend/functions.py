@@ -10,8 +10,8 @@ from typing import Any
 from archdsl.diagnostics import Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.headers import hypers_of, tensor_params
+from archdsl.frontend.kinds import coerce, name_place, unknown_option
 from archdsl.frontend.names import Names
-from archdsl.frontend.op_call import coerce, name_place, unknown_option
 from archdsl.frontend.scalings import ASCENDING, SCALINGS
 from archdsl.frontend.schemes import SCHEMES, Field
 from archdsl.frontend.scopes import Absent, Argument, Given, MaskRule, SchemeRule, Scope, is_tensor

@@ -12,7 +12,7 @@ from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import default_none, hypers_of
-from archdsl.frontend.op_call import coerce, takes, unknown_option
+from archdsl.frontend.kinds import coerce, takes, unknown_option
 from archdsl.frontend.scopes import BlockCall, Given, Scope
 from archdsl.ir import dims
 from archdsl.ir.dims import Num, expr_text

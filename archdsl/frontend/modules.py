@@ -125,7 +125,7 @@ def _twice(text: str, span: Span, first: Span) -> Diagnostic:
 def _signature_problems(declaration: ast.BlockDecl | ast.ModelDecl) -> list[Diagnostic]:
     """Unknown kinds, and names that a signature gives twice: hyper-parameters, tensors, and a tensor called like an
     axis."""
-    from archdsl.frontend.op_call import KINDS
+    from archdsl.frontend.kinds import KINDS
 
     header = declaration.header
     entries: list[ast.Hyper | ast.TensorParam] = [*(header.hypers or ()), *(header.tensors or ())]

@@ -9,6 +9,7 @@ from typing import Any
 from archdsl.diagnostics import ArchError, Label, error, nearest
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.headers import hypers_of
+from archdsl.frontend.kinds import unknown_option
 from archdsl.frontend.modules import (
     CONSTANTS,
     FUNCTIONS,
@@ -19,7 +20,6 @@ from archdsl.frontend.modules import (
     find_in_library,
     find_primitive,
 )
-from archdsl.frontend.op_call import unknown_option
 from archdsl.frontend.primitives import Primitives, joined_names
 from archdsl.frontend.scalings import SCALINGS
 from archdsl.frontend.schemes import SCHEMES

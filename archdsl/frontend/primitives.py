@@ -8,7 +8,8 @@ from typing import Any
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.block_builder import BlockBuilder, handle_key
-from archdsl.frontend.op_call import OpCall, coerce
+from archdsl.frontend.kinds import coerce
+from archdsl.frontend.op_call import OpCall
 from archdsl.frontend.scopes import Absent, BlockCall, BodyState, Scope
 from archdsl.frontend.signatures import Signature, Signatures
 from archdsl.ir.dims import Expr, Num, num

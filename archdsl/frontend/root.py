@@ -19,9 +19,9 @@ from archdsl.frontend.headers import (
     stored_kind,
     tensor_params,
 )
+from archdsl.frontend.kinds import coerce, unknown_option
 from archdsl.frontend.longest import beyond_context
 from archdsl.frontend.modules import SpecModule, pick_model
-from archdsl.frontend.op_call import coerce, unknown_option
 from archdsl.frontend.scopes import MISSING, BlockCall, BodyState, Given, ReportedError, Scope
 from archdsl.frontend.signatures import demand_written
 from archdsl.ir import dims, verify
