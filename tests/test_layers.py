@@ -35,7 +35,7 @@ ROOMS = (
     ("archdsl.cli", "archdsl.__main__"),
 )
 # A rule asks a primitive again, in the application that made a node: loaded only where verification is enabled.
-UPWARD = {("archdsl.ir.verify.rules", "archdsl.frontend.application")}
+UPWARD = {("archdsl.ir.verify.rules", "archdsl.frontend.op_call")}
 
 LOOSE = {
     "__init__.py",
@@ -153,7 +153,6 @@ CIRCLES: dict[tuple[When, ...], list[set[str]]] = {
         },
         {"backends.torch.features.generate", "backends.torch.features.steps"},
         {"backends.torch.loops", "backends.torch.schedule"},
-        {"frontend.base", "frontend.block_builder", "frontend.op_call", "frontend.scopes"},
         {"ir.cost", "ir.graph", "ir.masks", "ir.op", "ir.static"},
     ],
 }

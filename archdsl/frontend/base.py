@@ -7,37 +7,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from archdsl.diagnostics import ArchError, Diagnostic, Label, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.block_builder import BlockBuilder
+from archdsl.frontend.block_builder import BlockBuilder, GivenUpError
 from archdsl.frontend.first_values import Fate, Rule
 from archdsl.frontend.modules import SpecModule, words
 from archdsl.frontend.scopes import Scope
 from archdsl.ir.dims import Num
 from archdsl.ir.dims import Value as DimValue
-from archdsl.ir.graph import Block, CallNode, Input, Node, Value
+from archdsl.ir.graph import Block, CallNode, Input, Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.static import BlockValue, Declared, SharedModule
 from archdsl.resources import library_files, library_source
 from archdsl.syntax import ast
-from archdsl.syntax.limits import MAX_NODES, MAX_PROBLEMS, MAX_STEPS, raising
-
-if TYPE_CHECKING:
-    from archdsl.frontend.op_call import OpCall
+from archdsl.syntax.limits import MAX_PROBLEMS, MAX_STEPS
 
 HOPELESS = frozenset({"E0107", "E0207", "E0404"})
 """What never ends, or is too large: what follows would be so too."""
-
-
-class GivenUpError(Exception):
-    """A model that costs more than the compiler takes. No statement after it is looked at: it would be refused too."""
-
-    def __init__(self, message: str, limit: str, span: Span | None) -> None:
-        super().__init__(message)
-        self.problem = error("E0404", message, span, help=raising(limit))
 
 
 class Elaboration(ABC):
@@ -60,9 +49,6 @@ class Elaboration(ABC):
         self.problems: list[Diagnostic] = []
         self.reported = 0
         """How often something was reported, what is known already included."""
-        self.keep: list[Value] = []
-        """Tensors are known by identity: while the model is built, none may be freed."""
-        self.nodes = 0
         self.steps = 0
         """Expressions that were evaluated, and iterations of loops."""
         self.loops: dict[int, tuple[list[str], set[str]]] = {}
@@ -110,13 +96,6 @@ class Elaboration(ABC):
         if self.steps > MAX_STEPS:
             raise GivenUpError(f"more than {MAX_STEPS:,} expressions are evaluated", "steps", span)
 
-    def count_node(self, node: Node) -> None:
-        """Raises GivenUpError where the model becomes too large."""
-        self.nodes += 1
-        if self.nodes > MAX_NODES:
-            text = f"the model has more than {MAX_NODES:,} operations in its distinct blocks"
-            raise GivenUpError(text, "nodes", node.span)
-
     def not_a_tensor(self, name: str, scope: Scope, span: Span) -> None:
         """Raises E0202 where a static thing would take the name of a tensor, which loops carry from iteration to
         iteration."""
@@ -134,13 +113,7 @@ class Elaboration(ABC):
 
     @abstractmethod
     def apply(
-        self,
-        block: Any,
-        scope: Scope,
-        span: Span,
-        *,
-        numbers: Sequence[Num] = (),
-        tensors: Sequence[Value | None] = (),
+        self, block: Any, numbers: Sequence[Num], tensors: Sequence[Value | None], scope: Scope, span: Span
     ) -> Any:
         """Apply a block value that a primitive was given."""
 
@@ -162,8 +135,8 @@ class Elaboration(ABC):
         """Apply a primitive; its outputs, called by the hint if they have no name."""
 
     @abstractmethod
-    def expert(self, site: OpCall, block: Any, copies: Num, width: Num) -> CallNode:
-        """A block elaborated for rows of its own, every weight with a leading axis."""
+    def expert(self, block: Any, copies: Num, width: Num, scope: Scope, steps: Sequence[str], span: Span) -> CallNode:
+        """A block elaborated for rows of its own, every weight with a leading axis; `steps` lead to it."""
 
     @abstractmethod
     def body(self, template: BlockValue, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from archdsl.diagnostics import Label, error
 from archdsl.diagnostics.source import Span
@@ -33,9 +33,7 @@ from archdsl.ir.ranges import TESTS
 from archdsl.ir.static import SharedModule
 from archdsl.ir.walk import every_node, typed_at
 from archdsl.ir.wording import format_number, origins
-
-if TYPE_CHECKING:
-    from archdsl.frontend.base import Elaboration
+from archdsl.syntax.limits import MAX_NODES, raising
 
 BROKEN = {
     "%": "is not a multiple of",
@@ -61,6 +59,30 @@ def weight_value(handle: Handle, bind: Mapping[str, Expr]) -> Value:
     names = {**instance.joined, **bind}
     shape = tuple(d.outward(names).outward(instance.joined) for d in weight.shape)
     return Value(shape, "float", instance.label or instance.name)
+
+
+class GivenUpError(Exception):
+    """A model that costs more than the compiler takes. No statement after it is looked at: it would be refused too."""
+
+    def __init__(self, message: str, limit: str, span: Span | None) -> None:
+        super().__init__(message)
+        self.problem = error("E0404", message, span, help=raising(limit))
+
+
+class Ledger:
+    """What all frames of one model enter."""
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+        """Tensors are known by identity: while the model is built, none may be freed."""
+        self.nodes = 0
+
+    def count_node(self, node: Node) -> None:
+        """Raises GivenUpError where the model becomes too large."""
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            text = f"the model has more than {MAX_NODES:,} operations in its distinct blocks"
+            raise GivenUpError(text, "nodes", node.span)
 
 
 # --- the frame --------------------------------------------------------------------------------------------------------
@@ -91,12 +113,11 @@ class BlockBuilder(Decisions):
     """One block being elaborated. `levels` are the graphs being written: the block's own, then those of loops, scans
     and conditions."""
 
-    def __init__(self, elaborator: Elaboration, name: str, span: Span, *, root: bool = False) -> None:
+    def __init__(self, ledger: Ledger, name: str, span: Span) -> None:
         super().__init__()
-        self.elaborator = elaborator
+        self.ledger = ledger
         self.name = name
         self.span = span
-        self.root = root
         self.levels: list[list[Node]] = [[]]
         self.names: set[str] = set()
         self.iterations: list[Iteration] = []
@@ -137,12 +158,12 @@ class BlockBuilder(Decisions):
     def own(self, value: Value) -> Value:
         """Note that a tensor is one of this block."""
         self.values.add(id(value))
-        self.elaborator.keep.append(value)
+        self.ledger.values.append(value)
         return value
 
     def put(self, node: Node, level: int | None = None) -> Node:
         """Append a node to the graph (of an outer level, if said)."""
-        self.elaborator.count_node(node)
+        self.ledger.count_node(node)
         self.levels[-1 if level is None else level].append(node)
         for value in node_outputs(node):
             self.own(value)

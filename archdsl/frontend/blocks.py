@@ -16,7 +16,6 @@ from archdsl.frontend.functions import Functions
 from archdsl.frontend.headers import hypers_of, is_inline, library_block, result_names, tensor_params
 from archdsl.frontend.lists import value_key
 from archdsl.frontend.modules import words
-from archdsl.frontend.op_call import OpCall
 from archdsl.frontend.primitives import joined_names
 from archdsl.frontend.scopes import BlockCall, BodyState, ReportedError, Scope
 from archdsl.ir.closure import instantiated_names
@@ -165,7 +164,7 @@ class Blocks(Functions):
         target, hypers, frame = call.declared, hypers_of(call.template), call.scope.frame
         taken = words(target.node.span.text)
         own = {k: abstract(k, v, bind, taken) for k, v in args.items()}
-        inner = BlockBuilder(self, call.template.name, target.node.name_span)
+        inner = BlockBuilder(frame.ledger, call.template.name, target.node.name_span)
         inner.sizes = {name for name, hyper in hypers.items() if hyper.kind == "size" and name in own}
         inner.known.update({k: v for k, v in own.items() if isinstance(v, Num)})
         inner.own_names = {*hypers}
@@ -239,19 +238,18 @@ class Blocks(Functions):
 
     # --- experts ------------------------------------------------------------------------------------------------------
 
-    def expert(self, site: OpCall, block: Any, copies: Num, width: Num) -> CallNode:
+    def expert(self, block: Any, copies: Num, width: Num, scope: Scope, steps: Sequence[str], span: Span) -> CallNode:
         if isinstance(block, SharedModule):
-            raise error("E0203", "an expert cannot be shared: every expert has its own weights", site.span)
-        frame = site.frame
-        rows = Num(symbol("rows"), Var("expert.0"), site.span)
-        row = frame.own(Value((rows, width), "float", "x", site.span))
+            raise error("E0203", "an expert cannot be shared: every expert has its own weights", span)
+        frame = scope.frame
+        rows = Num(symbol("rows"), Var("expert.0"), span)
+        row = frame.own(Value((rows, width), "float", "x", span))
         if frame.copies is not None:
-            raise error("E0204", "experts cannot hold experts", site.span)
+            raise error("E0204", "experts cannot hold experts", span)
         module = block
         if isinstance(block.target, Primitive) or is_inline(block):
             module = BlockValue(library_block("only"), {"inner": block})
-        steps = frame.steps(site.step)
-        call = self._call_block(BlockCall(module, [(row, site.span)], {}, site.scope, site.span), copies, steps)
+        call = self._call_block(BlockCall(module, [(row, span)], {}, scope, span), copies, steps)
         if len(call.outputs) != 1 or not frame.same_shape(
             call.outputs[0].shape, row.shape, "an expert gives back the shape it gets"
         ):
@@ -259,7 +257,7 @@ class Blocks(Functions):
             raise error(
                 "E0301",
                 f"an expert gives back the shape it gets, {shape_text(row.shape)}, and `{block.name}` gives {found}",
-                site.span,
+                span,
             )
         kind = call.outputs[0].dtype
         if kind != "float":
@@ -268,8 +266,8 @@ class Blocks(Functions):
                 every_node(call.block.graph), next(v for v in call.block.graph.outputs if v is not None), {}
             )
             labels = [Label(made, f"{kind} from here on")] if made is not None else []
-            raise error("E0304", text, site.span, labels=labels, help="bring them back at its end: `cast(float)`")
-        _check_expert(call.block, site.span)
+            raise error("E0304", text, span, labels=labels, help="bring them back at its end: `cast(float)`")
+        _check_expert(call.block, span)
         return call
 
 

@@ -230,13 +230,7 @@ class Calls(Blocks):
         return outputs[0] if len(outputs) == 1 else outputs
 
     def apply(
-        self,
-        block: Any,
-        scope: Scope,
-        span: Span,
-        *,
-        numbers: Sequence[Num] = (),
-        tensors: Sequence[Value | None] = (),
+        self, block: Any, numbers: Sequence[Num], tensors: Sequence[Value | None], scope: Scope, span: Span
     ) -> Any:
         instance = block if isinstance(block, SharedModule) else None
         template = block.template if isinstance(block, SharedModule) else block

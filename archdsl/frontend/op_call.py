@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
+from archdsl.frontend.base import Elaboration
+from archdsl.frontend.block_builder import BlockBuilder, Ledger
 from archdsl.frontend.first_values import by_scheme, drawn
+from archdsl.frontend.scopes import BodyState, Scope
 from archdsl.ir.dims import Num, Poly, Shape, free_names, is_size_like, num, shape_text, whole_axis
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import CallNode, Handle, Input, OpNode, Value, Weight
@@ -21,19 +24,15 @@ from archdsl.ir.static import (
 )
 from archdsl.syntax.limits import MAX_AXES
 
-if TYPE_CHECKING:
-    from archdsl.frontend.base import Elaboration
-    from archdsl.frontend.scopes import Scope
-
 
 class OpCall:
     """The Application that a primitive is handed: see `archdsl.ir.op.Application`."""
 
-    def __init__(self, op: Primitive, scope: Scope, span: Span) -> None:
+    def __init__(self, op: Primitive, scope: Scope, span: Span, model: Elaboration) -> None:
         self.op = op
         self.frame = scope.frame
         self.scope = scope
-        self.elaborator: Elaboration = scope.frame.elaborator
+        self.model = model
         self.span = span
         self.options: dict[str, Any] = {}
         self.spans: dict[str, Span] = {}
@@ -181,7 +180,7 @@ class OpCall:
         return outputs
 
     def apply(self, name: str, *inputs: Input, called: str = "", **options: Any) -> Value:
-        outputs = self.elaborator.primitive(self.scope, name, inputs, options, self.span, called)
+        outputs = self.model.primitive(self.scope, name, inputs, options, self.span, called)
         return outputs[0]
 
     def apply_block(
@@ -191,7 +190,7 @@ class OpCall:
             block = block.labelled(label)
         tensors = [v for v in inputs if not isinstance(v, Num)]
         numbers = [v for v in inputs if isinstance(v, Num)]
-        result = self.elaborator.apply(block, self.scope, self.span, numbers=numbers, tensors=tensors)
+        result = self.model.apply(block, numbers, tensors, self.scope, self.span)
         outputs: tuple[Value, ...] = result if isinstance(result, tuple) else (result,)
         for value, name in zip(outputs, called, strict=False):
             if not value.name:
@@ -203,7 +202,7 @@ class OpCall:
     ) -> Any:
         instance = position if isinstance(position, SharedModule) else None
         target = position.template.target if instance is not None else position.target
-        found = self.elaborator.primitive(
+        found = self.model.primitive(
             self.scope,
             target,
             inputs,
@@ -218,11 +217,11 @@ class OpCall:
 
     def expert(self, block: Any, copies: Num, width: Num) -> CallNode:
         self.step = self.step or self.frame.step(self.base)
-        return self.elaborator.expert(self, block, copies, width)
+        return self.model.expert(block, copies, width, self.scope, self.frame.steps(self.step), self.span)
 
     def model_input(self, kind: str, length: Num) -> Value:
         axis, step = whole_axis(length)
-        value = self.frame.bring(self.elaborator.find_model_input(kind, axis, self.span), kind)
+        value = self.frame.bring(self.model.find_model_input(kind, axis, self.span), kind)
         if step == 1:
             return value
         for name in free_names(length.expr):  # of which the step is made
@@ -238,7 +237,7 @@ class OpCall:
 
     def drawn_outside(self, instance: SharedModule, weights: Sequence[Weight]) -> tuple[Weight, ...]:
         """The weights of a shared primitive, drawn as it is said where it lives."""
-        step, rules = self.frame.rules_of(instance, self.elaborator.words)
+        step, rules = self.frame.rules_of(instance, self.model.words)
         return drawn(rules, [step], weights)
 
     def own_weight(self, weight: Weight) -> Weight:
@@ -259,6 +258,16 @@ class OpCall:
                 help="fix the size by a hyper-parameter, or bring the axis out of the way with `transpose`",
             )
         return replace(weight, shape=shape)
+
+
+def application(node: OpNode) -> OpCall:
+    """Rebuild the application of a primitive that made a node, in a frame of its own: the model is not changed."""
+    nothing: Any = None  # no name is looked up
+    span = node.span or nothing
+    frame = BlockBuilder(Ledger(), node.op.name, span)
+    site = OpCall(node.op, Scope(nothing, frame, BodyState()), span, nothing)
+    site.inputs, site.options, site.axes = node.inputs, dict(node.options), dict(node.axes)
+    return site
 
 
 def _sizes(weights: Sequence[Weight]) -> list[tuple[DimValue, ...]]:

@@ -73,7 +73,7 @@ class Primitives(Signatures):
     ) -> OpCall:
         """The application with its options by name, defaults filled in, and its axes bound."""
         frame = scope.frame
-        site = OpCall(op, scope, span)
+        site = OpCall(op, scope, span, self)
         site.inputs = tuple(inputs)
         site.input_spans = list(spans)
         single = {h.name for h in op.header.hypers or () if h.kind != "named_sizes"}

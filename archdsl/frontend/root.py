@@ -7,8 +7,7 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Diagnostic, Label, did_you_mean, error
 from archdsl.diagnostics.source import Source, Span
-from archdsl.frontend.base import GivenUpError
-from archdsl.frontend.block_builder import BlockBuilder
+from archdsl.frontend.block_builder import BlockBuilder, GivenUpError, Ledger
 from archdsl.frontend.bodies import Bodies, slot_block, slots_with_equals
 from archdsl.frontend.first_values import Rule, unused
 from archdsl.frontend.headers import (
@@ -77,7 +76,7 @@ class Elaborator(Bodies):
         raise ArchError(in_order(self.problems))
 
     def _build(self, declaration: ast.ModelDecl | ast.Variant, overrides: Mapping[str, str], hoist: bool) -> Model:
-        frame = self.root = BlockBuilder(self, declaration.name, declaration.name_span, root=True)
+        frame = self.root = BlockBuilder(Ledger(), declaration.name, declaration.name_span)
         node, module, given = self._settled(declaration)
         of_hypers, of_slots = self._overrides(overrides, node)
         template = BlockValue(Declared(node, module), {})

@@ -257,7 +257,7 @@ class Statements(Loops):
 
     def _first_value(self, s: ast.Param, first: ast.Expr, shape: Shape, scope: Scope, stored: str) -> Init:
         """A scheme, a list of numbers, or an expression of numbers, `indices` and draws, as a graph of its own."""
-        frame = BlockBuilder(self, scope.frame.name, s.span)
+        frame = BlockBuilder(scope.frame.ledger, scope.frame.name, s.span)
         frame.local, frame.decisions = scope.frame.local, scope.frame.decisions
         frame.asserts = scope.frame.asserts
         span = first.span

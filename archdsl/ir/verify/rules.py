@@ -181,7 +181,7 @@ def inputs_of_op(node: ir.OpNode, at: BlockNames) -> Wrong:
 
 def results_of_op(node: ir.OpNode, at: BlockNames) -> Wrong:
     """Outputs and weights are those that the primitive has for these inputs and options."""
-    from archdsl.frontend.application import application
+    from archdsl.frontend.op_call import application
 
     use = application(node)
     try:
