@@ -91,7 +91,7 @@ class Blocks(Functions):
             inner.vars[name] = value.labelled(name) if isinstance(value, BlockValue) else value
         given, sizes = self.match_tensors(call, inner, None)
         inner.vars.update(given)
-        self.defaults(call, inner, sizes, None)
+        self.hypers.defaults(call, inner, sizes, None)
         self.check_shapes(call, inner, given)
         stash, frame.pending, init = frame.pending, [], frame.init
         try:
@@ -204,7 +204,7 @@ class Blocks(Functions):
     ) -> Block:
         target, node, frame = call.declared, call.declared.node, scope.frame
         scope.vars.update(given)
-        self.defaults(call, scope, sizes, frame)
+        self.hypers.defaults(call, scope, sizes, frame)
         self.check_shapes(call, scope, given)
         outputs = self.body(call.template, scope, given)
         frame.settle(None)

@@ -10,6 +10,7 @@ from archdsl.diagnostics import ArchError, Label, error, nearest
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.first_values import said, whole
 from archdsl.frontend.headers import default_none, demand_applicable, hypers_of, library_block, tensor_params
+from archdsl.frontend.hypers import with_options
 from archdsl.frontend.kinds import coerce
 from archdsl.frontend.loops import assigned
 from archdsl.frontend.scopes import POISON, BlockCall, Given, ReportedError, Scope
@@ -128,7 +129,7 @@ class Bodies(Statements):
         assert isinstance(node.body, ast.Body)
         declared, span = slot_block(node), node.name_span
         args = self.slot_arguments(node, declared, scope, f"`{node.name}`")
-        template = self.with_options(BlockValue(declared, {}), args, (), span, scope.frame)
+        template = with_options(BlockValue(declared, {}), args, (), span, scope.frame)
         tensors = {k: (v, span) for k, v in given.items() if isinstance(v, Value)}
         names = {p.name for p in tensor_params(declared)} if isinstance(node, ast.BlockDecl) else set()
         ordered = [t for k, t in tensors.items() if k not in names]

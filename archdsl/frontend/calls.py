@@ -11,6 +11,7 @@ from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import shown_at
 from archdsl.frontend.blocks import Blocks
 from archdsl.frontend.headers import demand_applicable, hypers_of, tensor_params
+from archdsl.frontend.hypers import with_options
 from archdsl.frontend.kinds import name_place
 from archdsl.frontend.modules import FUNCTIONS
 from archdsl.frontend.scopes import (
@@ -142,7 +143,7 @@ class Calls(Blocks):
                 span,
                 help="give them where it is shared",
             )
-        template = self.with_options(template, sorted_.static, sorted_.in_order, span, scope.frame)
+        template = with_options(template, sorted_.static, sorted_.in_order, span, scope.frame)
         no_tensors = isinstance(target, Primitive) and not target.header.tensors
         if not sorted_.tensors and not sorted_.named and not no_tensors:
             if as_name:
@@ -234,7 +235,7 @@ class Calls(Blocks):
     ) -> Any:
         instance = block if isinstance(block, SharedModule) else None
         template = block.template if isinstance(block, SharedModule) else block
-        template = self.with_options(template, {}, [(n, span) for n in numbers], span, scope.frame)
+        template = with_options(template, {}, [(n, span) for n in numbers], span, scope.frame)
         given = [(ABSENT if t is None else t, span) for t in tensors]
         return self.apply_template(BlockCall(template, given, {}, scope, span, "", instance))
 

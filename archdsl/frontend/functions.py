@@ -10,6 +10,7 @@ from typing import Any
 from archdsl.diagnostics import Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.headers import hypers_of, tensor_params
+from archdsl.frontend.hypers import with_options
 from archdsl.frontend.kinds import coerce, name_place, unknown_option
 from archdsl.frontend.names import Names
 from archdsl.frontend.scalings import ASCENDING, SCALINGS
@@ -104,7 +105,7 @@ class Functions(Names):
             elif arg.name in declared:
                 found[arg.name] = (value, arg.value.span)
         if isinstance(block, BlockValue):
-            block = self.with_options(block, found, (), e.span, scope.frame)
+            block = with_options(block, found, (), e.span, scope.frame)
         return block, tensors
 
     # --- masks --------------------------------------------------------------------------------------------------------

@@ -22,37 +22,11 @@ from archdsl.ir.wording import format_number, listed, origins
 from archdsl.syntax import ast
 
 
-class Hypers(Elaboration):
-    """Sets and binds the hyper-parameters of blocks."""
+class Hypers:
+    """Binds the hyper-parameters that were not given."""
 
-    def with_options(
-        self,
-        template: BlockValue,
-        static: Mapping[str, Given],
-        in_order: Sequence[Given],
-        span: Span,
-        frame: BlockBuilder,
-    ) -> BlockValue:
-        """The block with more hyper-parameters set. Raises E0201 for an unknown one, E0203 for a wrong kind."""
-        if not static and not in_order:
-            return template
-        before = {k: (v, span) for k, v in template.args.items()}
-        hypers = hypers_of(template)
-        merged = arguments(template, {**before, **static}, in_order)
-        args: dict[str, Any] = {}
-        for name, (value, where) in merged.items():
-            hyper = hypers.get(name)
-            if hyper is not None and hyper.kind not in ("sizes", "named_sizes"):
-                try:
-                    value = coerce(value, hyper.kind, default_none(hyper), f"`{name}` of `{template.name}`", where)
-                except ArchError as problem:
-                    if takes(hyper.kind, value) or all(where is not w for _, w in in_order):
-                        raise
-                    free = [h.name for n, h in hypers.items() if n not in merged and takes(h.kind, value)]
-                    raise _by_name(problem, free, where) from None
-                frame.demand_size(value, hyper.kind)
-            args[name] = value
-        return replace(template, args=args)
+    def __init__(self, state: Elaboration) -> None:
+        self.state = state
 
     def defaults(self, call: BlockCall, scope: Scope, sizes: Mapping[str, Num], frame: BlockBuilder | None) -> None:
         """Bind hyper-parameters that were not given: by the axes of tensors, or by their defaults, which may be
@@ -71,7 +45,7 @@ class Hypers(Elaboration):
                 if frame is not None:
                     frame.axes[name] = sizes[name]
                 continue
-            value = self.ev(hyper.default, scope, hyper.kind)
+            value = self.state.ev(hyper.default, scope, hyper.kind)
             what = f"`{name}` of `{template.name}`"
             if hyper.kind in ("size", "int") and isinstance(value, Num) and isinstance(value.value, Fraction):
                 raise self._divides_not(value, hyper.default, scope, what)
@@ -95,12 +69,12 @@ class Hypers(Elaboration):
         assert isinstance(value.value, Fraction)
         sides: list[Any] = []
         if isinstance(default, ast.Binary) and default.op == "/":
-            sides = [self.ev(default.left, scope), self.ev(default.right, scope)]
+            sides = [self.state.ev(default.left, scope), self.state.ev(default.right, scope)]
         if not all(isinstance(n, Num) and isinstance(n.value, int) for n in sides) or not sides:
             text = f"{what} must be a whole number, but {expr_text(value.expr)} = {float(value.value):g}"
             return error("E0401", text, default.span)
         top, bottom = sides
-        span = self.user_spans[-1] if default.span.source.library and self.user_spans else default.span
+        span = self.state.user_spans[-1] if default.span.source.library and self.state.user_spans else default.span
         text = f"{what} is {default.span.text}, and {format_number(top)} is not a multiple of {format_number(bottom)}"
         labels = origins([n for n in sides if n.origin is None or not n.origin.source.library], span)
         near = ((bottom, _divisors(top.value)), (top, _multiples(bottom.value, top.value)))
@@ -123,6 +97,35 @@ def _by_name(problem: ArchError, free: Sequence[str], where: Span) -> ArchError:
     if first.help or len(free) != 1:
         return problem
     return ArchError([replace(first, help=f"give it by its name: `{free[0]}: {where.text}`")])
+
+
+def with_options(
+    template: BlockValue,
+    static: Mapping[str, Given],
+    in_order: Sequence[Given],
+    span: Span,
+    frame: BlockBuilder,
+) -> BlockValue:
+    """The block with more hyper-parameters set. Raises E0201 for an unknown one, E0203 for a wrong kind."""
+    if not static and not in_order:
+        return template
+    before = {k: (v, span) for k, v in template.args.items()}
+    hypers = hypers_of(template)
+    merged = arguments(template, {**before, **static}, in_order)
+    args: dict[str, Any] = {}
+    for name, (value, where) in merged.items():
+        hyper = hypers.get(name)
+        if hyper is not None and hyper.kind not in ("sizes", "named_sizes"):
+            try:
+                value = coerce(value, hyper.kind, default_none(hyper), f"`{name}` of `{template.name}`", where)
+            except ArchError as problem:
+                if takes(hyper.kind, value) or all(where is not w for _, w in in_order):
+                    raise
+                free = [h.name for n, h in hypers.items() if n not in merged and takes(h.kind, value)]
+                raise _by_name(problem, free, where) from None
+            frame.demand_size(value, hyper.kind)
+        args[name] = value
+    return replace(template, args=args)
 
 
 def arguments(template: BlockValue, given: Mapping[str, Given], in_order: Sequence[Given]) -> dict[str, Given]:

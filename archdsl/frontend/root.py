@@ -18,6 +18,7 @@ from archdsl.frontend.headers import (
     stored_kind,
     tensor_params,
 )
+from archdsl.frontend.hypers import with_options
 from archdsl.frontend.kinds import coerce, unknown_option
 from archdsl.frontend.longest import beyond_context
 from archdsl.frontend.modules import SpecModule, pick_model
@@ -80,7 +81,7 @@ class Elaborator(Bodies):
         node, module, given = self._settled(declaration)
         of_hypers, of_slots = self._overrides(overrides, node)
         template = BlockValue(Declared(node, module), {})
-        template = self.with_options(template, {**given, **of_hypers}, (), declaration.name_span, frame)
+        template = with_options(template, {**given, **of_hypers}, (), declaration.name_span, frame)
         scope = Scope(module, frame, BodyState())
         self._bind_hypers(declaration, template, scope)
         hypers = hypers_of(template)
@@ -270,7 +271,7 @@ class Elaborator(Bodies):
             text = f"`{node.name}` still needs its slot{'s' * (len(required) > 1)} {listed(required)}"
             help_ = "for example " + ", ".join(f"`{name}: {EXAMPLES.get(name, '…')}`" for name in required)
             raise error("E0205", text, span, help=help_)
-        template = self.with_options(BlockValue(declared, {}), args, (), span, scope.frame)
+        template = with_options(BlockValue(declared, {}), args, (), span, scope.frame)
         if declared.name == "input_model":
             tensors = self._input_tensors(args["input"], scope, node)
         else:

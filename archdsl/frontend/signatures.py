@@ -9,9 +9,11 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
+from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import axes_of, hypers_of, tensor_kind, tensor_params
 from archdsl.frontend.hypers import Hypers
+from archdsl.frontend.modules import SpecModule
 from archdsl.frontend.scopes import ABSENT, MISSING, Absent, BlockCall, BodyState, Given, Scope
 from archdsl.frozen import Frozen
 from archdsl.ir import dims
@@ -197,8 +199,12 @@ def _cure(kind: str, value: Value) -> str:
     return f"make it one of real numbers first: `cast({kind})`"
 
 
-class Signatures(Hypers):
+class Signatures(Elaboration):
     """Matches what is given with what is declared."""
+
+    def __init__(self, module: SpecModule) -> None:
+        super().__init__(module)
+        self.hypers = Hypers(self)
 
     # --- tensors ------------------------------------------------------------------------------------------------------
 
