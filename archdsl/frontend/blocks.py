@@ -18,6 +18,7 @@ from archdsl.frontend.lists import value_key
 from archdsl.frontend.modules import words
 from archdsl.frontend.primitives import joined_names
 from archdsl.frontend.scopes import BlockCall, BodyState, ReportedError, Scope
+from archdsl.frontend.signatures import match_tensors
 from archdsl.ir.closure import instantiated_names
 from archdsl.ir.dims import Expr, Num, Poly, Var, literal, shape_text, symbol
 from archdsl.ir.graph import Block, CallNode, CheckNode, OpNode, Value
@@ -89,10 +90,10 @@ class Blocks(Functions):
         inner = Scope(call.declared.module, frame, BodyState(inline=True))
         for name, value in call.template.args.items():
             inner.vars[name] = value.labelled(name) if isinstance(value, BlockValue) else value
-        given, sizes = self.match_tensors(call, inner, None)
+        given, sizes = match_tensors(call, inner, None)
         inner.vars.update(given)
         self.hypers.defaults(call, inner, sizes, None)
-        self.check_shapes(call, inner, given)
+        self.signatures.check_shapes(call, inner, given)
         stash, frame.pending, init = frame.pending, [], frame.init
         try:
             outputs = self.body(call.template, inner, given)
@@ -149,7 +150,7 @@ class Blocks(Functions):
         own, inner = self._frame_within(call, args, copies, steps, bind)
         scope = Scope(call.declared.module, inner, BodyState())
         scope.vars.update(own)
-        given, sizes = self.match_tensors(call, scope, bind)
+        given, sizes = match_tensors(call, scope, bind)
         inner.own_names |= scope.vars.keys()
         for name, value in args.items():
             _demand_readable(template.name, name, value, given, call.span)
@@ -205,7 +206,7 @@ class Blocks(Functions):
         target, node, frame = call.declared, call.declared.node, scope.frame
         scope.vars.update(given)
         self.hypers.defaults(call, scope, sizes, frame)
-        self.check_shapes(call, scope, given)
+        self.signatures.check_shapes(call, scope, given)
         outputs = self.body(call.template, scope, given)
         frame.settle(None)
         inputs: dict[int, tuple[str, Value]] = {}

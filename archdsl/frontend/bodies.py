@@ -71,7 +71,7 @@ class Bodies(Statements):
             what = f"the result `{result.name}` of `{node.name}`" if result.name else f"the result of `{node.name}`"
             where = value.span if value.span and not value.span.source.library else result.span
             demand_written(what, result.type, value, where, scope.frame)
-            shape = self.same_dims(result.type, value, scope, what, where, bind=True)
+            shape = self.signatures.same_dims(result.type, value, scope, what, where, bind=True)
             if not same_shape(shape, value.shape):
                 # `time / 4` is what the result promises; the condition that makes it so has been noted.
                 object.__setattr__(value, "shape", shape)

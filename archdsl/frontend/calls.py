@@ -27,7 +27,7 @@ from archdsl.frontend.scopes import (
     Scope,
     is_tensor,
 )
-from archdsl.frontend.signatures import Signature
+from archdsl.frontend.signatures import Signature, demand_whole
 from archdsl.ir import dims
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Value
@@ -213,7 +213,7 @@ class Calls(Blocks):
             for name, value in template.args.items():
                 hyper = hypers_of(template).get(name)
                 for n in _sizes_in(value) if hyper is None or hyper.kind in SIZES else ():
-                    self.demand_whole(n, f"`{name}` of `{template.name}`", call.scope, n.origin or call.span)
+                    demand_whole(n, f"`{name}` of `{template.name}`", call.scope, n.origin or call.span)
             inputs, spans = self.primitive_inputs(template.target, call)
             outputs = self.primitive(
                 call.scope,

@@ -13,6 +13,7 @@ from archdsl.frontend.calls import Calls
 from archdsl.frontend.kinds import coerce
 from archdsl.frontend.lists import as_list, concat, repeat, repetitions
 from archdsl.frontend.scopes import Absent, SchemeRule, Scope, TrainingCondition
+from archdsl.frontend.signatures import demand_whole
 from archdsl.ir import dims, masks
 from archdsl.ir.dims import Lit, Num, binary, literal, num
 from archdsl.ir.graph import Value
@@ -351,7 +352,7 @@ class Expressions(Calls):
                     text = f"an index is a number, a slice or `...`, and this is {kind_of(found)}"
                     help_ = "`unsqueeze(axis)` adds an axis" if found is None else ""
                     raise error("E0203", text, item.span, help=help_)
-                self.demand_whole(found, "an index", scope, item.span)
+                demand_whole(found, "an index", scope, item.span)
                 items.append(found)
         return self.primitive(scope, "index", [value], {"items": tuple(items)}, e.span)[0]
 
@@ -374,7 +375,7 @@ class Expressions(Calls):
         value = self.ev(e, scope)
         if not isinstance(value, Num):
             raise error("E0203", f"this must be a number, and it is {kind_of(value)}", e.span)
-        self.demand_whole(value, "the end of a slice", scope, e.span)
+        demand_whole(value, "the end of a slice", scope, e.span)
         return value
 
     # --- what is decided now ------------------------------------------------------------------------------------------
@@ -402,7 +403,7 @@ class Expressions(Calls):
         if not isinstance(value, Num):
             raise error("E0203", f"a size is a number, and this is {kind_of(value)}", e.span)
         value = whole_size(value, "size", "a size", e.span)
-        self.demand_whole(value, "a size", scope, e.span)
+        demand_whole(value, "a size", scope, e.span)
         scope.frame.demand_size(value, "size")
         return value
 

@@ -16,7 +16,7 @@ from archdsl.frontend.names import Names
 from archdsl.frontend.scalings import ASCENDING, SCALINGS
 from archdsl.frontend.schemes import SCHEMES, Field
 from archdsl.frontend.scopes import Absent, Argument, Given, MaskRule, SchemeRule, Scope, is_tensor
-from archdsl.frontend.signatures import TAKEN, demand_kind
+from archdsl.frontend.signatures import TAKEN, demand_kind, demand_whole
 from archdsl.ir import masks
 from archdsl.ir.dims import Num, num
 from archdsl.ir.graph import Value
@@ -124,7 +124,7 @@ class Functions(Names):
                 raise error("E0203", f"{what} is a number, and this is {kind_of(value)}", where)
             kind = "int" if key == "seed" else "size"
             numbers[key] = whole_size(value, kind, what, where)
-            self.demand_whole(value, what, scope, where)
+            demand_whole(value, what, scope, where)
             scope.frame.demand_size(numbers[key], kind)
         if name == "random" and "seed" not in numbers:
             numbers["seed"] = num(0)

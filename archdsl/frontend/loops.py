@@ -282,7 +282,7 @@ class Loops(Expressions):
     def _carry_shape(self, c: ast.Carry, start: Any, scope: Scope, first: Value) -> Shape:
         """The shape of a carried tensor; a batch that has no name yet is that of the first sequence."""
         if isinstance(start, Value):
-            return self.same_dims(c.type, start, scope, f"the start of `{c.name}`", c.start.span, bind=True)
+            return self.signatures.same_dims(c.type, start, scope, f"the start of `{c.name}`", c.start.span, bind=True)
         if not isinstance(start, Num):
             text = f"a carried tensor starts as a tensor or a number, and this is {kind_of(start)}"
             raise error("E0203", text, c.start.span)

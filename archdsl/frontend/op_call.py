@@ -28,11 +28,11 @@ from archdsl.syntax.limits import MAX_AXES
 class OpCall:
     """The Application that a primitive is handed: see `archdsl.ir.op.Application`."""
 
-    def __init__(self, op: Primitive, scope: Scope, span: Span, model: Elaboration) -> None:
+    def __init__(self, op: Primitive, scope: Scope, span: Span, state: Elaboration) -> None:
         self.op = op
         self.frame = scope.frame
         self.scope = scope
-        self.model = model
+        self.state = state
         self.span = span
         self.options: dict[str, Any] = {}
         self.spans: dict[str, Span] = {}
@@ -180,7 +180,7 @@ class OpCall:
         return outputs
 
     def apply(self, name: str, *inputs: Input, called: str = "", **options: Any) -> Value:
-        outputs = self.model.primitive(self.scope, name, inputs, options, self.span, called)
+        outputs = self.state.primitive(self.scope, name, inputs, options, self.span, called)
         return outputs[0]
 
     def apply_block(
@@ -190,7 +190,7 @@ class OpCall:
             block = block.labelled(label)
         tensors = [v for v in inputs if not isinstance(v, Num)]
         numbers = [v for v in inputs if isinstance(v, Num)]
-        result = self.model.apply(block, numbers, tensors, self.scope, self.span)
+        result = self.state.apply(block, numbers, tensors, self.scope, self.span)
         outputs: tuple[Value, ...] = result if isinstance(result, tuple) else (result,)
         for value, name in zip(outputs, called, strict=False):
             if not value.name:
@@ -202,7 +202,7 @@ class OpCall:
     ) -> Any:
         instance = position if isinstance(position, SharedModule) else None
         target = position.template.target if instance is not None else position.target
-        found = self.model.primitive(
+        found = self.state.primitive(
             self.scope,
             target,
             inputs,
@@ -217,11 +217,11 @@ class OpCall:
 
     def expert(self, block: Any, copies: Num, width: Num) -> CallNode:
         self.step = self.step or self.frame.step(self.base)
-        return self.model.expert(block, copies, width, self.scope, self.frame.steps(self.step), self.span)
+        return self.state.expert(block, copies, width, self.scope, self.frame.steps(self.step), self.span)
 
     def model_input(self, kind: str, length: Num) -> Value:
         axis, step = whole_axis(length)
-        value = self.frame.bring(self.model.find_model_input(kind, axis, self.span), kind)
+        value = self.frame.bring(self.state.find_model_input(kind, axis, self.span), kind)
         if step == 1:
             return value
         for name in free_names(length.expr):  # of which the step is made
@@ -237,7 +237,7 @@ class OpCall:
 
     def drawn_outside(self, instance: SharedModule, weights: Sequence[Weight]) -> tuple[Weight, ...]:
         """The weights of a shared primitive, drawn as it is said where it lives."""
-        step, rules = self.frame.rules_of(instance, self.model.words)
+        step, rules = self.frame.rules_of(instance, self.state.words)
         return drawn(rules, [step], weights)
 
     def own_weight(self, weight: Weight) -> Weight:

@@ -7,8 +7,11 @@ from typing import Any
 
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
+from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder, handle_key
+from archdsl.frontend.hypers import Hypers
 from archdsl.frontend.kinds import coerce
+from archdsl.frontend.modules import SpecModule
 from archdsl.frontend.op_call import OpCall
 from archdsl.frontend.scopes import Absent, BlockCall, BodyState, Scope
 from archdsl.frontend.signatures import Signature, Signatures
@@ -19,8 +22,13 @@ from archdsl.ir.op import Primitive
 from archdsl.ir.static import ListValue, SharedModule, abstract, free_name
 
 
-class Primitives(Signatures):
+class Primitives(Elaboration):
     """Applies primitives."""
+
+    def __init__(self, module: SpecModule) -> None:
+        super().__init__(module)
+        self.hypers = Hypers(self)
+        self.signatures = Signatures(self)
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
@@ -93,7 +101,7 @@ class Primitives(Signatures):
             else:
                 default = self.ev(hyper.default, Scope(self.module, frame, BodyState()), hyper.kind)
                 site.options[hyper.name] = coerce(default, hyper.kind, True, hyper.name, span)
-        site.axes = self.match_inputs(op, inputs, spans, site.options, frame, span)
+        site.axes = self.signatures.match_inputs(op, inputs, spans, site.options, frame, span)
         return site
 
     def primitive(

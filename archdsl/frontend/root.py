@@ -295,7 +295,7 @@ class Elaborator(Bodies):
         for param in named:
             what = f"the input `{param.name}` of `{node.name}`"
             demand_written(what, param.type, self.inputs[param.name], param.span)
-            self.same_dims(param.type, self.inputs[param.name], scope, what, param.span, bind=True)
+            self.signatures.same_dims(param.type, self.inputs[param.name], scope, what, param.span, bind=True)
         if node.header.results is not None:
             self._check_results(node, node.header.results, outputs, scope)
 

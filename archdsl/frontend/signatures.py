@@ -12,8 +12,6 @@ from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import axes_of, hypers_of, tensor_kind, tensor_params
-from archdsl.frontend.hypers import Hypers
-from archdsl.frontend.modules import SpecModule
 from archdsl.frontend.scopes import ABSENT, MISSING, Absent, BlockCall, BodyState, Given, Scope
 from archdsl.frozen import Frozen
 from archdsl.ir import dims
@@ -199,12 +197,11 @@ def _cure(kind: str, value: Value) -> str:
     return f"make it one of real numbers first: `cast({kind})`"
 
 
-class Signatures(Elaboration):
-    """Matches what is given with what is declared."""
+class Signatures:
+    """Compares the axes of tensors with those that are declared."""
 
-    def __init__(self, module: SpecModule) -> None:
-        super().__init__(module)
-        self.hypers = Hypers(self)
+    def __init__(self, state: Elaboration) -> None:
+        self.state = state
 
     # --- tensors ------------------------------------------------------------------------------------------------------
 
@@ -226,7 +223,7 @@ class Signatures(Elaboration):
             if value is not None
         ]
         numbers = {k: v for k, v in options.items() if isinstance(v, Num)}
-        scope = Scope(self.module, frame, BodyState())
+        scope = Scope(self.state.module, frame, BodyState())
         scope.vars.update(numbers)
         shaped = []
         for param, value, where in given:
@@ -238,28 +235,6 @@ class Signatures(Elaboration):
         for param, value in shaped:
             self._same_axes(signature, param, value, scope)
         return {k: v for k, v in scope.vars.items() if k not in numbers}
-
-    def match_tensors(
-        self, call: BlockCall, scope: Scope, bind: dict[str, Expr] | None
-    ) -> tuple[dict[str, Any], dict[str, Num]]:
-        """Tensors by the block's names, and the hyper-parameters that their axes give a size. The other axes are bound
-        in the scope. With `bind` each tensor becomes a value of the block's own, and `bind` gets what its sizes are for
-        the caller."""
-        signature = Signature.of(call.declared, call.span, call.template.name)
-        given: dict[str, Any] = {}
-        sizes: dict[str, Num | None] = dict.fromkeys(hypers_of(call.template))
-        for param, value, where in signature.pairs(call.tensors, call.named):
-            if isinstance(value, Value):
-                signature.demand_kind(param, value, where, call.scope.frame)
-                given[param.name] = _bind_axes(signature, param, value, scope, where, bind, sizes)
-            elif value is None and isinstance(param.default, ast.Name) and param.default.id in given:
-                # `memory = x`: one tensor under two names, which is the block's own already.
-                other = given[param.name] = given[param.default.id]
-                if isinstance(other, Value):
-                    _bind_axes(signature, param, other, scope, where, None, sizes)
-            else:
-                given[param.name] = ABSENT
-        return given, {name: size for name, size in sizes.items() if size is not None}
 
     def check_shapes(self, call: BlockCall, scope: Scope, given: Mapping[str, Any]) -> None:
         """Sizes of the signature that are expressions, numbers or hyper-parameters must be those of the tensors."""
@@ -302,7 +277,7 @@ class Signatures(Elaboration):
             wanted = whole_size(wanted, "int", "a size", dim.span)
             scope.frame.demand_size(wanted, "int")
             if isinstance(wanted.value, Poly) and wanted.value.denominator != 1 and "/" in expr_text(wanted.expr):
-                self.divides(wanted, scope, dim.span)
+                divides(wanted, scope, dim.span)
             if not scope.frame.same(size, wanted, f"{what} has the shape that is written") and not (
                 dims.equal_where_whole(size.value, wanted.value)
             ):
@@ -314,7 +289,7 @@ class Signatures(Elaboration):
     def _size_of(self, dim: ast.Expr, scope: Scope) -> Any:
         """What a written size comes to. Raises E0206 for a name in an expression that no axis binds."""
         try:
-            return self.ev(dim, scope)
+            return self.state.ev(dim, scope)
         except ArchError as problem:
             (first, *_) = problem.diagnostics
             if first.code != "E0206" or first.help or isinstance(dim, ast.Name):
@@ -322,38 +297,61 @@ class Signatures(Elaboration):
             help_ = f"a name alone takes the size of its axis: write one, such as `rows`, for `{dim.span.text}`"
             raise ArchError([replace(first, help=help_)]) from None
 
-    def demand_whole(self, size: Num, what: str, scope: Scope, span: Span) -> None:
-        """`time / 4` as a size makes "4 divides time" a condition on the input. Raises E0401 for what only the running
-        model knows and no condition makes whole: `sqrt(time)`."""
-        if not isinstance(size.value, Poly) or scope.frame.surely_whole(size.value):
-            return
-        if not dims.is_size_like(dims.mul(size.value, size.value.denominator)):
-            text = f"{what} must be a whole number, and `{format_number(size)}` need not be one"
-            raise error("E0401", text, span, help=ROUND)
-        self.divides(size, scope, span)
 
-    def divides(self, size: Num, scope: Scope, span: Span) -> None:
-        """`time / 4` makes "4 divides time" a condition on the input. Raises E0401 where a name in it is no whole
-        number: the emitted code would compute in floats."""
-        assert isinstance(size.value, Poly)
-        made_of = dims.substitute(size.expr, scope.frame.local)
-        for name, number in (_known(size.expr, scope) | _known(made_of, scope)).items():
-            if not isinstance(dims.expr_value(number), int):
-                text = f"`{format_number(size)}` must be a whole number, and `{name}` in it is {expr_text(number)}"
-                raise error("E0401", text, span, help=ROUND)
-        top, bottom, expr = size, num(1), size.expr
-        while isinstance(expr, dims.Bin) and expr.op == "/" and not dims.is_size_like(top.value):
-            by = dims.expr_value(dims.substitute(expr.right, _known(expr.right, scope)))
-            if not isinstance(by, int):
-                break
-            bottom = dims.binary("*", bottom, Num(by, expr.right))
-            top, expr = Num(dims.mul(top.value, by), expr.left, size.origin), expr.left
-        if not dims.is_size_like(top.value):
-            d = size.value.denominator
-            above, below = fraction(size.expr)
-            whole = above if below == dims.literal(d) else dims.Bin("*", dims.literal(d), size.expr)
-            top, bottom = Num(dims.mul(size.value, d), dims.shortest(whole, {}), size.origin), num(d)
-        scope.frame.condition("%", top, bottom, f"{format_number(top)} must be a multiple of {bottom}", span)
+def match_tensors(call: BlockCall, scope: Scope, bind: dict[str, Expr] | None) -> tuple[dict[str, Any], dict[str, Num]]:
+    """Tensors by the block's names, and the hyper-parameters that their axes give a size. The other axes are bound
+    in the scope. With `bind` each tensor becomes a value of the block's own, and `bind` gets what its sizes are for
+    the caller."""
+    signature = Signature.of(call.declared, call.span, call.template.name)
+    given: dict[str, Any] = {}
+    sizes: dict[str, Num | None] = dict.fromkeys(hypers_of(call.template))
+    for param, value, where in signature.pairs(call.tensors, call.named):
+        if isinstance(value, Value):
+            signature.demand_kind(param, value, where, call.scope.frame)
+            given[param.name] = _bind_axes(signature, param, value, scope, where, bind, sizes)
+        elif value is None and isinstance(param.default, ast.Name) and param.default.id in given:
+            # `memory = x`: one tensor under two names, which is the block's own already.
+            other = given[param.name] = given[param.default.id]
+            if isinstance(other, Value):
+                _bind_axes(signature, param, other, scope, where, None, sizes)
+        else:
+            given[param.name] = ABSENT
+    return given, {name: size for name, size in sizes.items() if size is not None}
+
+
+def demand_whole(size: Num, what: str, scope: Scope, span: Span) -> None:
+    """`time / 4` as a size makes "4 divides time" a condition on the input. Raises E0401 for what only the running
+    model knows and no condition makes whole: `sqrt(time)`."""
+    if not isinstance(size.value, Poly) or scope.frame.surely_whole(size.value):
+        return
+    if not dims.is_size_like(dims.mul(size.value, size.value.denominator)):
+        text = f"{what} must be a whole number, and `{format_number(size)}` need not be one"
+        raise error("E0401", text, span, help=ROUND)
+    divides(size, scope, span)
+
+
+def divides(size: Num, scope: Scope, span: Span) -> None:
+    """`time / 4` makes "4 divides time" a condition on the input. Raises E0401 where a name in it is no whole
+    number: the emitted code would compute in floats."""
+    assert isinstance(size.value, Poly)
+    made_of = dims.substitute(size.expr, scope.frame.local)
+    for name, number in (_known(size.expr, scope) | _known(made_of, scope)).items():
+        if not isinstance(dims.expr_value(number), int):
+            text = f"`{format_number(size)}` must be a whole number, and `{name}` in it is {expr_text(number)}"
+            raise error("E0401", text, span, help=ROUND)
+    top, bottom, expr = size, num(1), size.expr
+    while isinstance(expr, dims.Bin) and expr.op == "/" and not dims.is_size_like(top.value):
+        by = dims.expr_value(dims.substitute(expr.right, _known(expr.right, scope)))
+        if not isinstance(by, int):
+            break
+        bottom = dims.binary("*", bottom, Num(by, expr.right))
+        top, expr = Num(dims.mul(top.value, by), expr.left, size.origin), expr.left
+    if not dims.is_size_like(top.value):
+        d = size.value.denominator
+        above, below = fraction(size.expr)
+        whole = above if below == dims.literal(d) else dims.Bin("*", dims.literal(d), size.expr)
+        top, bottom = Num(dims.mul(size.value, d), dims.shortest(whole, {}), size.origin), num(d)
+    scope.frame.condition("%", top, bottom, f"{format_number(top)} must be a multiple of {bottom}", span)
 
 
 def _known(expr: Expr, scope: Scope) -> dict[str, Expr]:

@@ -185,7 +185,7 @@ class Statements(Loops):
         if isinstance(value, Value):
             if type_ is not None:
                 demand_written(f"`{name}`", type_, value, span, scope.frame)
-                shape = self.same_dims(type_, value, scope, f"`{name}`", span, bind=True)
+                shape = self.signatures.same_dims(type_, value, scope, f"`{name}`", span, bind=True)
                 if not value.name:
                     # No one has read the value yet: it takes on the sizes as the annotation spells them.
                     object.__setattr__(value, "shape", shape)
