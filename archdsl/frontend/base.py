@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from archdsl.diagnostics import ArchError, Diagnostic, Label, error
 from archdsl.diagnostics.source import Span
@@ -29,11 +29,30 @@ HOPELESS = frozenset({"E0107", "E0207", "E0404"})
 """What never ends, or is too large: what follows would be so too."""
 
 
+class ApplyPrimitive(Protocol):
+    """`Primitives.apply`."""
+
+    def __call__(
+        self,
+        scope: Scope,
+        op: Primitive | str,
+        inputs: Sequence[Input | Mask],
+        options: Mapping[str, Any],
+        span: Span,
+        hint: str = "",
+        *,
+        as_name: str = "",
+        label: str = "",
+        instance: SharedModule | None = None,
+    ) -> tuple[Value, ...]: ...
+
+
 class Elaboration(ABC):
     """One model being built."""
 
     root: BlockBuilder
     """The frame of the model."""
+    primitive: ApplyPrimitive
 
     def __init__(self, module: SpecModule) -> None:
         self.module = module
@@ -116,23 +135,6 @@ class Elaboration(ABC):
         self, block: Any, numbers: Sequence[Num], tensors: Sequence[Value | None], scope: Scope, span: Span
     ) -> Any:
         """Apply a block value that a primitive was given."""
-
-    @abstractmethod
-    def primitive(
-        self,
-        scope: Scope,
-        op: Primitive | str,
-        inputs: Sequence[Input | Mask],
-        options: Mapping[str, Any],
-        span: Span,
-        hint: str = "",
-        *,
-        spans: Sequence[Span | None] = (),
-        as_name: str = "",
-        label: str = "",
-        instance: SharedModule | None = None,
-    ) -> tuple[Value, ...]:
-        """Apply a primitive; its outputs, called by the hint if they have no name."""
 
     @abstractmethod
     def expert(self, block: Any, copies: Num, width: Num, scope: Scope, steps: Sequence[str], span: Span) -> CallNode:

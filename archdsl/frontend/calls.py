@@ -186,7 +186,7 @@ class Calls(Blocks):
                 raise error(
                     "E0401", f"{op.name}({', '.join(map(format_number, numbers))}) is not a number", span
                 ) from None
-        return self.primitive(scope, op.name, inputs, {}, span, spans=[where for *_, where in given])[0]
+        return self.primitives.apply(scope, op.name, inputs, {}, span, spans=[where for *_, where in given])[0]
 
     # --- applications -------------------------------------------------------------------------------------------------
 
@@ -214,8 +214,8 @@ class Calls(Blocks):
                 hyper = hypers_of(template).get(name)
                 for n in _sizes_in(value) if hyper is None or hyper.kind in SIZES else ():
                     demand_whole(n, f"`{name}` of `{template.name}`", call.scope, n.origin or call.span)
-            inputs, spans = self.primitive_inputs(template.target, call)
-            outputs = self.primitive(
+            inputs, spans = self.primitives.inputs(template.target, call)
+            outputs = self.primitives.apply(
                 call.scope,
                 template.target,
                 inputs,

@@ -166,11 +166,11 @@ class Expressions(Calls):
             if isinstance(value, Mask):
                 return masks.complement(value)
             if isinstance(value, Value):
-                return self.primitive(scope, "logical_not", [value], {}, e.span)[0]
+                return self.primitives.apply(scope, "logical_not", [value], {}, e.span)[0]
         elif isinstance(value, Num):
             return Num(dims.neg(value.value), dims.negated(value.expr), e.span)
         elif isinstance(value, Value):
-            return self.primitive(scope, "negate", [value], {}, e.span)[0]
+            return self.primitives.apply(scope, "negate", [value], {}, e.span)[0]
         elif isinstance(value, EnumValue) and value.name in INFINITE:
             return EnumValue(value.name.removeprefix("-") if value.name.startswith("-") else f"-{value.name}")
         raise error("E0203", f"`{e.op}` cannot be applied to {kind_of(value)}", e.span)
@@ -203,7 +203,7 @@ class Expressions(Calls):
         a, b = (as_operand(v) if isinstance(other, Value) else v for v, other in ((a, b), (b, a)))
         if isinstance(a, Value | Num) and isinstance(b, Value | Num):
             spans = [e.left.span, e.right.span]
-            return self.primitive(scope, OPERATORS[op], [a, b], {}, e.span, spans=spans)[0]
+            return self.primitives.apply(scope, OPERATORS[op], [a, b], {}, e.span, spans=spans)[0]
         if op in ("==", "!="):
             found = _equal(a, b)
             self._compared(found, a, b, e, scope)
@@ -238,7 +238,7 @@ class Expressions(Calls):
         """A mask joined with a tensor of pairs: what both let see (`&`), or either (`|`), or the tensor with 0 where
         nothing is seen (`*`). Raises E0203 for other operators, and for a tensor of positions."""
         if op == "*" and not other.is_bool:
-            return self.primitive(scope, "where", [mask, other, num(0)], {}, e.span)[0]
+            return self.primitives.apply(scope, "where", [mask, other, num(0)], {}, e.span)[0]
         if op not in ("&", "|"):
             hides = "`where(mask, scores, -inf)` hides scores, `where(mask, x, 0)` makes others 0"
             raise error("E0203", f"`{op}` cannot join a mask and a tensor", e.span, help=hides)
@@ -247,7 +247,7 @@ class Expressions(Calls):
             self.as_mask(other, e.span)
         if op == "&" and mask.rule == "full":
             return other
-        return self.primitive(scope, OPERATORS[op], [mask, other], {}, e.span)[0]
+        return self.primitives.apply(scope, OPERATORS[op], [mask, other], {}, e.span)[0]
 
     def _repeated(self, count: Num, part: Any, e: ast.Binary, scope: Scope) -> ListValue:
         found = repeat(count, as_list(part), e.span)
@@ -347,14 +347,14 @@ class Expressions(Calls):
                 python = isinstance(item, ast.Name) and item.id == "None"  # in NumPy a new axis
                 found = None if python else self.ev(item, scope)
                 if isinstance(found, Value) and len(e.items) == 1:
-                    return self.primitive(scope, "lookup", [value, found], {}, e.span)[0]
+                    return self.primitives.apply(scope, "lookup", [value, found], {}, e.span)[0]
                 if not isinstance(found, Num):
                     text = f"an index is a number, a slice or `...`, and this is {kind_of(found)}"
                     help_ = "`unsqueeze(axis)` adds an axis" if found is None else ""
                     raise error("E0203", text, item.span, help=help_)
                 demand_whole(found, "an index", scope, item.span)
                 items.append(found)
-        return self.primitive(scope, "index", [value], {"items": tuple(items)}, e.span)[0]
+        return self.primitives.apply(scope, "index", [value], {"items": tuple(items)}, e.span)[0]
 
     def _element(self, source: ListValue | list[Value], e: ast.Index, scope: Scope) -> Any:
         items = source.items if isinstance(source, ListValue) else source

@@ -175,7 +175,7 @@ class Functions(Names):
         shape = scope.body.weight_shape
         if shape is None or not isinstance(value, Scheme):
             return value
-        return self.primitive(scope, "draw", [], {"scheme": value, "dims": shape}, span)[0]
+        return self.primitives.apply(scope, "draw", [], {"scheme": value, "dims": shape}, span)[0]
 
 
 def _by_name(owner: str, fields: Collection[str], args: Sequence[Argument]) -> dict[str, Given]:

@@ -8,7 +8,9 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error, nearest
 from archdsl.diagnostics.source import Span
+from archdsl.frontend.base import Elaboration
 from archdsl.frontend.headers import hypers_of
+from archdsl.frontend.hypers import Hypers
 from archdsl.frontend.kinds import unknown_option
 from archdsl.frontend.modules import (
     CONSTANTS,
@@ -35,6 +37,7 @@ from archdsl.frontend.scopes import (
     TrainingCondition,
     applicable,
 )
+from archdsl.frontend.signatures import Signatures
 from archdsl.ir import masks
 from archdsl.ir.dims import shape_text
 from archdsl.ir.graph import Value
@@ -65,8 +68,15 @@ ELSEWHERE = {
 BIND_BEFORE = "an iteration of `for` sees what was bound before the loop and changed since: bind `{name}` there"
 
 
-class Names(Primitives):
+class Names(Elaboration):
     """Looks names up."""
+
+    def __init__(self, module: SpecModule) -> None:
+        super().__init__(module)
+        self.hypers = Hypers(self)
+        self.signatures = Signatures(self)
+        self.primitives = Primitives(self, self.signatures)
+        self.primitive = self.primitives.apply
 
     def lookup(self, name: str, scope: Scope, span: Span, *, applied: bool = False, expect: str | None = None) -> Any:
         """The meaning of a name; where it is applied, what cannot be applied is skipped. Raises E0206 for an unknown

@@ -9,9 +9,7 @@ from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder, handle_key
-from archdsl.frontend.hypers import Hypers
 from archdsl.frontend.kinds import coerce
-from archdsl.frontend.modules import SpecModule
 from archdsl.frontend.op_call import OpCall
 from archdsl.frontend.scopes import Absent, BlockCall, BodyState, Scope
 from archdsl.frontend.signatures import Signature, Signatures
@@ -22,17 +20,16 @@ from archdsl.ir.op import Primitive
 from archdsl.ir.static import ListValue, SharedModule, abstract, free_name
 
 
-class Primitives(Elaboration):
+class Primitives:
     """Applies primitives."""
 
-    def __init__(self, module: SpecModule) -> None:
-        super().__init__(module)
-        self.hypers = Hypers(self)
-        self.signatures = Signatures(self)
+    def __init__(self, state: Elaboration, signatures: Signatures) -> None:
+        self.state = state
+        self.signatures = signatures
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
-    def primitive_inputs(self, op: Primitive, call: BlockCall) -> tuple[list[Input | Mask], list[Span | None]]:
+    def inputs(self, op: Primitive, call: BlockCall) -> tuple[list[Input | Mask], list[Span | None]]:
         """The inputs of a primitive in the order of its signature, and where each was written."""
         given = Signature.of(op, call.span).pairs(call.tensors, call.named)
         return [self._input(value, call.scope, where) for _, value, where in given], [where for _, _, where in given]
@@ -81,7 +78,7 @@ class Primitives(Elaboration):
     ) -> OpCall:
         """The application with its options by name, defaults filled in, and its axes bound."""
         frame = scope.frame
-        site = OpCall(op, scope, span, self)
+        site = OpCall(op, scope, span, self.state)
         site.inputs = tuple(inputs)
         site.input_spans = list(spans)
         single = {h.name for h in op.header.hypers or () if h.kind != "named_sizes"}
@@ -99,12 +96,12 @@ class Primitives(Elaboration):
                 notes = [f"its signature is {op.signature}"]
                 raise error("E0205", f"`{op.name}` still needs its `{hyper.name}`", span, notes=notes)
             else:
-                default = self.ev(hyper.default, Scope(self.module, frame, BodyState()), hyper.kind)
+                default = self.state.ev(hyper.default, Scope(self.state.module, frame, BodyState()), hyper.kind)
                 site.options[hyper.name] = coerce(default, hyper.kind, True, hyper.name, span)
         site.axes = self.signatures.match_inputs(op, inputs, spans, site.options, frame, span)
         return site
 
-    def primitive(
+    def apply(
         self,
         scope: Scope,
         op: Primitive | str,
@@ -118,6 +115,7 @@ class Primitives(Elaboration):
         label: str = "",
         instance: SharedModule | None = None,
     ) -> tuple[Value, ...]:
+        """Apply a primitive; its outputs, called by the hint if they have no name."""
         if isinstance(op, str):
             op = _primitive(op)
         frame, handle = scope.frame, None
@@ -154,7 +152,7 @@ class Primitives(Elaboration):
         """A tensor of a type that was asked for by name, cast back to the model's own."""
         if not isinstance(value, Value) or value.dtype not in ("float32", "bfloat16"):
             return value
-        return self.primitive(scope, "cast", [value], {"dtype": "float"}, span, hint=value.name)[0]
+        return self.apply(scope, "cast", [value], {"dtype": "float"}, span, hint=value.name)[0]
 
     def _instance_options(
         self, instance: SharedModule, options: Mapping[str, Any], frame: BlockBuilder
@@ -163,7 +161,10 @@ class Primitives(Elaboration):
         here = instance.owner is frame
         if not here:
             own = {k: v for k, v in options.items() if k not in instance.template.args}
-            options = {**own, **joined_names(instance, {k: v for k, v in options.items() if k not in own}, self.words)}
+            options = {
+                **own,
+                **joined_names(instance, {k: v for k, v in options.items() if k not in own}, self.state.words),
+            }
         handle = frame.handle(instance, {})
         return options, None if here else handle
 

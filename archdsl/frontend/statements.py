@@ -201,7 +201,7 @@ class Statements(Loops):
         added = self.ev(s.value, scope)
         if not isinstance(added, Value | Num):
             raise error("E0203", f"`+=` adds a tensor, and this is {kind_of(added)}", s.value.span)
-        total = self.primitive(scope, "plus", [old, added], {}, s.span, spans=[s.span, s.value.span])[0]
+        total = self.primitives.apply(scope, "plus", [old, added], {}, s.span, spans=[s.span, s.value.span])[0]
         scope.frame.settle(None)
         if not scope.frame.same_shape(total.shape, old.shape, f"`{s.name} += …` keeps the shape"):
             raise error(
@@ -252,7 +252,7 @@ class Statements(Loops):
         frame.param(ParamNode(weight, value, step, s.span))
         drawn_by_itself(frame.init, frame.steps(step))
         if own != dtype:  # a weight follows the model's type: one of another is cast where it is read
-            value = self.primitive(scope, "cast", [value], {"dtype": dtype}, s.span, hint=s.name)[0]
+            value = self.primitives.apply(scope, "cast", [value], {"dtype": dtype}, s.span, hint=s.name)[0]
         scope.vars[s.name] = value
 
     def _first_value(self, s: ast.Param, first: ast.Expr, shape: Shape, scope: Scope, stored: str) -> Init:
@@ -271,7 +271,7 @@ class Statements(Loops):
         if isinstance(value, ListValue):
             whole = f"`{s.name}` holds whole numbers"
             numbers, inner = [*numbers_of(value)], Scope(scope.module, frame, BodyState(), scope)
-            value = self.primitive(inner, "listed", [], {"values": value}, span)[0]
+            value = self.primitives.apply(inner, "listed", [], {"values": value}, span)[0]
             if stored != "float" and not all(frame.is_whole(n, whole) for n in numbers if n.static):
                 raise error("E0203", f"{whole}, and its first value has others", span)
         fixed = all(d.static for d in shape)
@@ -372,7 +372,7 @@ class Statements(Loops):
         if promoted([value]) == dtype:
             return value
         with scope.frame.level() as more:
-            value = self.primitive(scope, "cast", [value], {"dtype": dtype}, span, hint=value.name)[0]
+            value = self.primitives.apply(scope, "cast", [value], {"dtype": dtype}, span, hint=value.name)[0]
         nodes.extend(more)
         return value
 
