@@ -72,8 +72,8 @@ class Elaboration(ABC):
         """Expressions that were evaluated, and iterations of loops."""
         self.loops: dict[int, tuple[list[str], set[str]]] = {}
         """Of each loop's body, by its identity, the names that it assigns and those that it reads."""
-        self.turning: list[ast.For] = []
-        """Loops of which an iteration is being run."""
+        self.turning: list[tuple[ast.For, Sequence[str]]] = []
+        """Loops of which an iteration is being run, and the names of tensors that they bind."""
         self.depth = 0
         self.user_spans: list[Span] = []
         """Where the user's spec applied the blocks that are being elaborated, the innermost last."""
@@ -122,6 +122,14 @@ class Elaboration(ABC):
         if isinstance(known, Value):
             labels = [Label(known.span, "bound here")] if known.span is not None else []
             raise error("E0202", f"`{name}` is a tensor here already", span, labels=labels, help="choose another name")
+
+    def bound_around(self, name: str, span: Span) -> bool:
+        """Whether a loop around a place, of which an iteration is being built, binds a tensor of that name."""
+        return any(
+            name in names
+            for s, names in self.turning
+            if s.span.source is span.source and s.span.start <= span.start < s.span.end
+        )
 
     # --- what parts ask of later ones ---------------------------------------------------------------------------------
 

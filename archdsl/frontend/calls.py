@@ -80,7 +80,7 @@ class Calls(Blocks):
 
     def _callee(self, e: ast.Expr, scope: Scope, expect: str | None = None) -> Any:
         if isinstance(e, ast.Name):
-            return self.lookup(e.id, scope, e.span, applied=True, expect=expect)
+            return self.names.lookup(e.id, scope, e.span, applied=True, expect=expect)
         return self.ev(e, scope)
 
     def _arguments(self, e: ast.Call, callee: Any, scope: Scope) -> list[Argument]:

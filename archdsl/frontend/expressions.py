@@ -71,7 +71,7 @@ class Expressions(Calls):
             case ast.String():
                 return e.value
             case ast.Name():
-                value = self.lookup(e.id, scope, e.span, expect=expect)
+                value = self.names.lookup(e.id, scope, e.span, expect=expect)
                 return self.scheme(value, (), scope, e.span) if isinstance(value, SchemeRule) else value
             case ast.Unary():
                 return self._unary(e, scope)

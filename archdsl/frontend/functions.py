@@ -9,14 +9,17 @@ from typing import Any
 
 from archdsl.diagnostics import Label, error
 from archdsl.diagnostics.source import Span
+from archdsl.frontend.base import Elaboration
 from archdsl.frontend.headers import hypers_of, tensor_params
-from archdsl.frontend.hypers import with_options
+from archdsl.frontend.hypers import Hypers, with_options
 from archdsl.frontend.kinds import coerce, name_place, unknown_option
+from archdsl.frontend.modules import SpecModule
 from archdsl.frontend.names import Names
+from archdsl.frontend.primitives import Primitives
 from archdsl.frontend.scalings import ASCENDING, SCALINGS
 from archdsl.frontend.schemes import SCHEMES, Field
 from archdsl.frontend.scopes import Absent, Argument, Given, MaskRule, SchemeRule, Scope, is_tensor
-from archdsl.frontend.signatures import TAKEN, demand_kind, demand_whole
+from archdsl.frontend.signatures import TAKEN, Signatures, demand_kind, demand_whole
 from archdsl.ir import masks
 from archdsl.ir.dims import Num, num
 from archdsl.ir.graph import Value
@@ -27,8 +30,16 @@ from archdsl.ir.wording import format_number, listed
 from archdsl.syntax import ast
 
 
-class Functions(Names):
+class Functions(Elaboration):
     """Evaluates calls of what is no block."""
+
+    def __init__(self, module: SpecModule) -> None:
+        super().__init__(module)
+        self.hypers = Hypers(self)
+        self.signatures = Signatures(self)
+        self.primitives = Primitives(self, self.signatures)
+        self.primitive = self.primitives.apply
+        self.names = Names(self)
 
     # --- functions of blocks ------------------------------------------------------------------------------------------
 
@@ -77,7 +88,7 @@ class Functions(Names):
         if not isinstance(key, str) or not isinstance(block, BlockValue):
             text = '`option(block, "name", otherwise)` reads a hyper-parameter of a block, if it has it'
             raise error("E0205", text, e.span)
-        value = self.hyper_of(block, key, scope) if key in hypers_of(block) else None
+        value = self.names.hyper_of(block, key, scope) if key in hypers_of(block) else None
         return self.ev(e.args[2].value, scope) if value is None else value
 
     def _offer(self, block: Any, e: ast.Call, scope: Scope) -> tuple[Any, list[Argument]]:

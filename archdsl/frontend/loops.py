@@ -72,7 +72,7 @@ class Loops(Expressions):
             if key not in memo:
                 memo[key] = len(bodies)
                 known, reported = len(self.problems), self.reported
-                self.turning.append(s)
+                self.turning.append((s, self._names(s)[0]))
                 try:
                     bodies.append(self._iteration(s, scope, item, carried, state, names, collect))
                 finally:

@@ -10,7 +10,6 @@ from archdsl.diagnostics import ArchError, Label, error, nearest
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
 from archdsl.frontend.headers import hypers_of
-from archdsl.frontend.hypers import Hypers
 from archdsl.frontend.kinds import unknown_option
 from archdsl.frontend.modules import (
     CONSTANTS,
@@ -22,7 +21,7 @@ from archdsl.frontend.modules import (
     find_in_library,
     find_primitive,
 )
-from archdsl.frontend.primitives import Primitives, joined_names
+from archdsl.frontend.primitives import joined_names
 from archdsl.frontend.scalings import SCALINGS
 from archdsl.frontend.schemes import SCHEMES
 from archdsl.frontend.scopes import (
@@ -37,7 +36,6 @@ from archdsl.frontend.scopes import (
     TrainingCondition,
     applicable,
 )
-from archdsl.frontend.signatures import Signatures
 from archdsl.ir import masks
 from archdsl.ir.dims import shape_text
 from archdsl.ir.graph import Value
@@ -68,15 +66,11 @@ ELSEWHERE = {
 BIND_BEFORE = "an iteration of `for` sees what was bound before the loop and changed since: bind `{name}` there"
 
 
-class Names(Elaboration):
+class Names:
     """Looks names up."""
 
-    def __init__(self, module: SpecModule) -> None:
-        super().__init__(module)
-        self.hypers = Hypers(self)
-        self.signatures = Signatures(self)
-        self.primitives = Primitives(self, self.signatures)
-        self.primitive = self.primitives.apply
+    def __init__(self, state: Elaboration) -> None:
+        self.state = state
 
     def lookup(self, name: str, scope: Scope, span: Span, *, applied: bool = False, expect: str | None = None) -> Any:
         """The meaning of a name; where it is applied, what cannot be applied is skipped. Raises E0206 for an unknown
@@ -98,11 +92,6 @@ class Names(Elaboration):
             raise error("E0206", f"`{name}` is {kind_of(found)}: it cannot be applied", span)
         raise self._unknown(name, scope, span)
 
-    def bound_around(self, name: str, span: Span) -> bool:
-        """Whether a loop around a place, of which an iteration is being built, binds a tensor of that name."""
-        around = [s for s in self.turning if s.span.source is span.source and s.span.start <= span.start < s.span.end]
-        return any(name in self.loops[id(s)][0] for s in around)
-
     def _unknown(self, name: str, scope: Scope, span: Span) -> ArchError:
         """What is said of a name that means nothing, the surest guess first."""
         head = name.partition(".")[0]
@@ -111,7 +100,7 @@ class Names(Elaboration):
         line = span.source.line(span.line)[: span.column - 1]
         if re.search(r"(^|\s)(//|--|/\*)(\s|$)", line):
             help_ = "a comment starts with `#`"
-        if self.bound_around(name, span):
+        if self.state.bound_around(name, span):
             help_ = BIND_BEFORE.format(name=name)
         slot = None if help_ else _slot_beside(name, scope.module, span)
         if slot is not None:
@@ -164,24 +153,24 @@ class Names(Elaboration):
         if isinstance(declaration, ast.Let):
             return self._constant(module, declaration, name)
         if isinstance(declaration, ast.Variant):
-            return self.ev(declaration.value, Scope(module, self.root, BodyState()))
+            return self.state.ev(declaration.value, Scope(module, self.state.root, BodyState()))
         return BlockValue(Declared(declaration, module), {}, "", span)
 
     def _constant(self, module: SpecModule, declaration: ast.Let, name: str) -> Any:
         """A `let` of a file, evaluated once."""
         if name not in module.constants:
             module.constants[name] = MISSING  # while it is evaluated: a let that needs itself
-            self.depth += 1
+            self.state.depth += 1
             try:
-                if self.depth > MAX_BLOCK_DEPTH:
+                if self.state.depth > MAX_BLOCK_DEPTH:
                     text = f"`{name}` ends a chain of more than {MAX_BLOCK_DEPTH} definitions, each by the next"
                     raise error("E0107", text, declaration.span, help=raising("blocks"))
-                value = self.ev(declaration.value, Scope(module, self.root, BodyState()))
+                value = self.state.ev(declaration.value, Scope(module, self.state.root, BodyState()))
             except (ArchError, ReportedError):
                 module.constants[name] = POISON
                 raise
             finally:
-                self.depth -= 1
+                self.state.depth -= 1
             if isinstance(value, SharedModule):
                 value.label = value.label or declaration.name
             module.constants[name] = value.labelled(declaration.name) if isinstance(value, BlockValue) else value
@@ -203,7 +192,7 @@ class Names(Elaboration):
         if isinstance(value, SharedModule):
             here = value.owner is scope.frame
             args = value.template.args
-            value = replace(value.template, args=args if here else joined_names(value, args, self.words))
+            value = replace(value.template, args=args if here else joined_names(value, args, self.state.words))
         if not isinstance(value, BlockValue):
             text = f"`{head}` is {kind_of(value)}: it has no hyper-parameters to read"
             raise error("E0206", text, span, help=_instead(head, value, key) if isinstance(value, Value) else "")
@@ -224,7 +213,7 @@ class Names(Elaboration):
         module = value.target.module if isinstance(value.target, Declared) else scope.module
         inner = Scope(module, scope.frame, BodyState())
         inner.vars.update(value.args)
-        return self.ev(hyper.default, inner, hyper.kind)
+        return self.state.ev(hyper.default, inner, hyper.kind)
 
 
 def _model_with(name: str, module: SpecModule) -> tuple[str, Span] | None:

@@ -161,10 +161,8 @@ class Primitives:
         here = instance.owner is frame
         if not here:
             own = {k: v for k, v in options.items() if k not in instance.template.args}
-            options = {
-                **own,
-                **joined_names(instance, {k: v for k, v in options.items() if k not in own}, self.state.words),
-            }
+            joined = joined_names(instance, {k: v for k, v in options.items() if k not in own}, self.state.words)
+            options = {**own, **joined}
         handle = frame.handle(instance, {})
         return options, None if here else handle
 

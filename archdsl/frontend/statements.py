@@ -195,7 +195,7 @@ class Statements(Loops):
         scope.vars[name] = value
 
     def _update(self, s: ast.Update, scope: Scope) -> None:
-        old = self.lookup(s.name, scope, s.span)
+        old = self.names.lookup(s.name, scope, s.span)
         if not isinstance(old, Value):
             raise error("E0203", f"`{s.name} += …` needs a tensor `{s.name}`, and it is {kind_of(old)}", s.span)
         added = self.ev(s.value, scope)
