@@ -9,16 +9,18 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.base import HOPELESS, shown_at
+from archdsl.frontend.base import HOPELESS, Elaboration, shown_at
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.first_values import within
 from archdsl.frontend.functions import Functions
 from archdsl.frontend.headers import hypers_of, is_inline, library_block, result_names, tensor_params
+from archdsl.frontend.hypers import Hypers
 from archdsl.frontend.lists import value_key
-from archdsl.frontend.modules import words
-from archdsl.frontend.primitives import joined_names
+from archdsl.frontend.modules import SpecModule, words
+from archdsl.frontend.names import Names
+from archdsl.frontend.primitives import Primitives, joined_names
 from archdsl.frontend.scopes import BlockCall, BodyState, ReportedError, Scope
-from archdsl.frontend.signatures import match_tensors
+from archdsl.frontend.signatures import Signatures, match_tensors
 from archdsl.ir.closure import instantiated_names
 from archdsl.ir.dims import Expr, Num, Poly, Var, literal, shape_text, symbol
 from archdsl.ir.graph import Block, CallNode, CheckNode, OpNode, Value
@@ -30,8 +32,17 @@ from archdsl.syntax import ast
 from archdsl.syntax.limits import MAX_BLOCK_DEPTH
 
 
-class Blocks(Functions):
+class Blocks(Elaboration):
     """Applies declared blocks."""
+
+    def __init__(self, module: SpecModule) -> None:
+        super().__init__(module)
+        self.hypers = Hypers(self)
+        self.signatures = Signatures(self)
+        self.primitives = Primitives(self, self.signatures)
+        self.primitive = self.primitives.apply
+        self.names = Names(self)
+        self.functions = Functions(self, self.primitives, self.names)
 
     def apply_declared(self, call: BlockCall) -> tuple[Value, ...]:
         """Apply a block of the language. Errors inside the library are shown where the user wrote the block."""

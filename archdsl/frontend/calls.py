@@ -63,7 +63,7 @@ class Calls(Blocks):
         callee = self._callee(e.function, scope, expect)
         carried: list[Argument] = [] if piped is None else [(None, piped, e.span)]
         if isinstance(callee, FunctionValue):
-            value, tensors = self.function(callee.name, e, scope)
+            value, tensors = self.functions.call(callee.name, e, scope)
             if not carried and not as_name:
                 if tensors:
                     text = f"`offer` gives tensors where the block is applied: `x -> {e.span.text}`"
@@ -72,10 +72,10 @@ class Calls(Blocks):
             # `x -> offer(router, experts: 8)` applies what was offered to.
             return self._apply_args(value, [*carried, *tensors], scope, e.span, as_name)
         if isinstance(callee, MaskRule | Mask):
-            return self.mask(callee, e, scope)
+            return self.functions.mask(callee, e, scope)
         args = self._arguments(e, callee, scope)
         if isinstance(callee, SchemeRule):
-            return self.scheme(callee, args, scope, e.span)
+            return self.functions.scheme(callee, args, scope, e.span)
         return self._apply_args(callee, [*carried, *args], scope, e.span, as_name)
 
     def _callee(self, e: ast.Expr, scope: Scope, expect: str | None = None) -> Any:
@@ -96,7 +96,7 @@ class Calls(Blocks):
             kind = kinds.get(arg.name) if arg.name else (in_order[i] if i < len(in_order) else None)
             value = self.ev(arg.value, scope, kind if kind in ("scheme", "scaling") else None)
             if kind != "scheme":
-                value = self.drawn(value, scope, arg.value.span)
+                value = self.functions.drawn(value, scope, arg.value.span)
             if known and arg.name and arg.name not in kinds and isinstance(value, Absent):
                 _demand_tensor(callee.target, arg.name, arg.value.span)
             args.append((arg.name, value, arg.value.span))
@@ -104,7 +104,7 @@ class Calls(Blocks):
 
     def pipeline(self, e: ast.Pipeline, scope: Scope) -> Any:
         """`x -> f -> g`."""
-        value = self.drawn(self.ev(e.head, scope), scope, e.head.span)
+        value = self.functions.drawn(self.ev(e.head, scope), scope, e.head.span)
         before = e.head
         for stage in e.stages:
             if isinstance(value, tuple):

@@ -72,7 +72,7 @@ class Expressions(Calls):
                 return e.value
             case ast.Name():
                 value = self.names.lookup(e.id, scope, e.span, expect=expect)
-                return self.scheme(value, (), scope, e.span) if isinstance(value, SchemeRule) else value
+                return self.functions.scheme(value, (), scope, e.span) if isinstance(value, SchemeRule) else value
             case ast.Unary():
                 return self._unary(e, scope)
             case ast.Binary():
@@ -152,7 +152,7 @@ class Expressions(Calls):
     # --- operators ----------------------------------------------------------------------------------------------------
 
     def _unary(self, e: ast.Unary, scope: Scope) -> Any:
-        value = self.drawn(self.ev(e.operand, scope), scope, e.operand.span)
+        value = self.functions.drawn(self.ev(e.operand, scope), scope, e.operand.span)
         if e.op == "not":
             if isinstance(value, bool):
                 return not value
@@ -179,8 +179,8 @@ class Expressions(Calls):
         if e.op in ("and", "or"):
             decided = self.truth(e.left, scope)
             return decided if decided == (e.op == "or") else self.truth(e.right, scope)
-        a = self.drawn(self.ev(e.left, scope), scope, e.left.span)
-        b = self.drawn(self.ev(e.right, scope), scope, e.right.span)
+        a = self.functions.drawn(self.ev(e.left, scope), scope, e.left.span)
+        b = self.functions.drawn(self.ev(e.right, scope), scope, e.right.span)
         return self.operate(e.op, a, b, e, scope)
 
     def operate(self, op: str, a: Any, b: Any, e: ast.Binary, scope: Scope) -> Any:

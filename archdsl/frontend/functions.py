@@ -11,15 +11,14 @@ from archdsl.diagnostics import Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
 from archdsl.frontend.headers import hypers_of, tensor_params
-from archdsl.frontend.hypers import Hypers, with_options
+from archdsl.frontend.hypers import with_options
 from archdsl.frontend.kinds import coerce, name_place, unknown_option
-from archdsl.frontend.modules import SpecModule
 from archdsl.frontend.names import Names
 from archdsl.frontend.primitives import Primitives
 from archdsl.frontend.scalings import ASCENDING, SCALINGS
 from archdsl.frontend.schemes import SCHEMES, Field
 from archdsl.frontend.scopes import Absent, Argument, Given, MaskRule, SchemeRule, Scope, is_tensor
-from archdsl.frontend.signatures import TAKEN, Signatures, demand_kind, demand_whole
+from archdsl.frontend.signatures import TAKEN, demand_kind, demand_whole
 from archdsl.ir import masks
 from archdsl.ir.dims import Num, num
 from archdsl.ir.graph import Value
@@ -30,23 +29,20 @@ from archdsl.ir.wording import format_number, listed
 from archdsl.syntax import ast
 
 
-class Functions(Elaboration):
+class Functions:
     """Evaluates calls of what is no block."""
 
-    def __init__(self, module: SpecModule) -> None:
-        super().__init__(module)
-        self.hypers = Hypers(self)
-        self.signatures = Signatures(self)
-        self.primitives = Primitives(self, self.signatures)
-        self.primitive = self.primitives.apply
-        self.names = Names(self)
+    def __init__(self, state: Elaboration, primitives: Primitives, names: Names) -> None:
+        self.state = state
+        self.primitives = primitives
+        self.names = names
 
     # --- functions of blocks ------------------------------------------------------------------------------------------
 
-    def function(self, name: str, e: ast.Call, scope: Scope) -> tuple[Any, list[Argument]]:
+    def call(self, name: str, e: ast.Call, scope: Scope) -> tuple[Any, list[Argument]]:
         """A call of `shared`, `accepts`, `given`, `option` or `offer`: its value, and the tensors that were offered."""
         if name == "offer" and e.args:
-            return self._offer(self.ev(e.args[0].value, scope), e, scope)
+            return self._offer(self.state.ev(e.args[0].value, scope), e, scope)
         return self._static(name, e, scope), []
 
     def _static(self, name: str, e: ast.Call, scope: Scope) -> Any:
@@ -55,9 +51,9 @@ class Functions(Elaboration):
             return self._shared(e, scope)
         if not e.args:
             raise error("E0205", f"`{name}` takes a block", e.span)
-        block = self.ev(e.args[0].value, scope)
+        block = self.state.ev(e.args[0].value, scope)
         if name in ("accepts", "given"):
-            key = self.ev(e.args[1].value, scope) if len(e.args) == 2 else None
+            key = self.state.ev(e.args[1].value, scope) if len(e.args) == 2 else None
             if not isinstance(key, str):
                 text = f'`{name}(block, "name")` takes a block and the name of a hyper-parameter'
                 raise error("E0205", text, e.span)
@@ -67,7 +63,7 @@ class Functions(Elaboration):
     def _shared(self, e: ast.Call, scope: Scope) -> SharedModule | BlockValue:
         if len(e.args) != 1 or e.args[0].name is not None:
             raise error("E0205", "`shared` takes one block", e.span)
-        value = self.ev(e.args[0].value, scope)
+        value = self.state.ev(e.args[0].value, scope)
         if isinstance(value, SharedModule):
             return value
         if not isinstance(value, BlockValue):
@@ -84,12 +80,12 @@ class Functions(Elaboration):
         )
 
     def _option(self, block: Any, e: ast.Call, scope: Scope) -> Any:
-        key = self.ev(e.args[1].value, scope) if len(e.args) == 3 else None
+        key = self.state.ev(e.args[1].value, scope) if len(e.args) == 3 else None
         if not isinstance(key, str) or not isinstance(block, BlockValue):
             text = '`option(block, "name", otherwise)` reads a hyper-parameter of a block, if it has it'
             raise error("E0205", text, e.span)
         value = self.names.hyper_of(block, key, scope) if key in hypers_of(block) else None
-        return self.ev(e.args[2].value, scope) if value is None else value
+        return self.state.ev(e.args[2].value, scope) if value is None else value
 
     def _offer(self, block: Any, e: ast.Call, scope: Scope) -> tuple[Any, list[Argument]]:
         """The block with those of the offered hyper-parameters set that it has and that have not been set, and those of
@@ -108,7 +104,7 @@ class Functions(Elaboration):
                 raise error("E0205", "what is offered is named: `offer(block, mask: m)`", arg.span)
             if arg.name not in declared and arg.name not in takes:
                 continue
-            value = self.ev(arg.value, scope)
+            value = self.state.ev(arg.value, scope)
             if value is None or isinstance(value, Absent):
                 continue
             if is_tensor(value) and arg.name in takes:
@@ -124,7 +120,7 @@ class Functions(Elaboration):
     def mask(self, callee: MaskRule | Mask, e: ast.Call, scope: Scope) -> Mask:
         """A call of a mask: `window(128)`, `keys(real)`."""
         name = callee.name if isinstance(callee, MaskRule) else callee.rule
-        args = [(a.name, self.ev(a.value, scope), a.value.span) for a in e.args]
+        args = [(a.name, self.state.ev(a.value, scope), a.value.span) for a in e.args]
         if name in masks.TENSOR_RULES:
             return _tensor_mask(name, args, e.span)
         fields = masks.RULES[name].numbers
