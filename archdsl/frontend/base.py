@@ -4,7 +4,7 @@ other."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -12,12 +12,12 @@ from typing import Any, Protocol
 from archdsl.diagnostics import ArchError, Diagnostic, Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.block_builder import BlockBuilder, GivenUpError
-from archdsl.frontend.first_values import Fate, Rule
+from archdsl.frontend.first_values import Rule
 from archdsl.frontend.modules import SpecModule, words
 from archdsl.frontend.scopes import Scope
 from archdsl.ir.dims import Num
 from archdsl.ir.dims import Value as DimValue
-from archdsl.ir.graph import Block, CallNode, Input, Value
+from archdsl.ir.graph import CallNode, Input, Value
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.static import BlockValue, Declared, SharedModule
@@ -53,18 +53,12 @@ class Elaboration(ABC):
     root: BlockBuilder
     """The frame of the model."""
     primitive: ApplyPrimitive
+    expert: Callable[[Any, Num, Num, Scope, Sequence[str], Span], CallNode]
 
     def __init__(self, module: SpecModule) -> None:
         self.module = module
-        self.memo: dict[Hashable, Block] = {}
-        self.fates: dict[Hashable, list[Fate]] = {}
-        """Of each of those blocks, what came of the rules for first values around it."""
         self.rules: list[tuple[Rule, BlockBuilder]] = []
         """The rules for first values that bodies say, and where."""
-        self.block_of: dict[BlockBuilder, Block] = {}
-        """The blocks that frames became."""
-        self.broken: set[Hashable] = set()
-        """Keys of blocks that have been reported as wrong."""
         self.problems: list[Diagnostic] = []
         self.reported = 0
         """How often something was reported, what is known already included."""
@@ -77,8 +71,6 @@ class Elaboration(ABC):
         self.depth = 0
         self.user_spans: list[Span] = []
         """Where the user's spec applied the blocks that are being elaborated, the innermost last."""
-        self.applied: list[str] = []
-        """The names of those blocks, the library's too."""
         self.hopeless = False
         """Whether something was found behind which nothing can be checked."""
         self.slot_spans: list[tuple[Declared, Mapping[str, Span]]] = []
@@ -143,10 +135,6 @@ class Elaboration(ABC):
         self, block: Any, numbers: Sequence[Num], tensors: Sequence[Value | None], scope: Scope, span: Span
     ) -> Any:
         """Apply a block value that a primitive was given."""
-
-    @abstractmethod
-    def expert(self, block: Any, copies: Num, width: Num, scope: Scope, steps: Sequence[str], span: Span) -> CallNode:
-        """A block elaborated for rows of its own, every weight with a leading axis; `steps` lead to it."""
 
     @abstractmethod
     def body(self, template: BlockValue, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:

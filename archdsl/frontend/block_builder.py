@@ -16,6 +16,7 @@ from archdsl.ir import dims
 from archdsl.ir.decisions import Decisions
 from archdsl.ir.dims import Expr, Fn, Lit, Num, Var, substitute
 from archdsl.ir.graph import (
+    Block,
     CallNode,
     CheckNode,
     Context,
@@ -144,6 +145,8 @@ class BlockBuilder(Decisions):
         """What the inputs of loops are taken from."""
         self.init: tuple[Rule, ...] = ()
         """Who says how weights are drawn, the blocks around first: the last one that reaches a weight decides."""
+        self.block: Block | None = None
+        """The block that it became."""
         self.copies: Num | None = None
         """Of an expert: the leading axis of all its weights."""
         self.slots: Mapping[str, Any] = {}

@@ -11,14 +11,12 @@ from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import HOPELESS, Elaboration, shown_at
 from archdsl.frontend.block_builder import BlockBuilder
-from archdsl.frontend.first_values import within
-from archdsl.frontend.functions import Functions
+from archdsl.frontend.first_values import Fate, within
 from archdsl.frontend.headers import hypers_of, is_inline, library_block, result_names, tensor_params
 from archdsl.frontend.hypers import Hypers
 from archdsl.frontend.lists import value_key
-from archdsl.frontend.modules import SpecModule, words
-from archdsl.frontend.names import Names
-from archdsl.frontend.primitives import Primitives, joined_names
+from archdsl.frontend.modules import words
+from archdsl.frontend.primitives import joined_names
 from archdsl.frontend.scopes import BlockCall, BodyState, ReportedError, Scope
 from archdsl.frontend.signatures import Signatures, match_tensors
 from archdsl.ir.closure import instantiated_names
@@ -32,23 +30,27 @@ from archdsl.syntax import ast
 from archdsl.syntax.limits import MAX_BLOCK_DEPTH
 
 
-class Blocks(Elaboration):
+class Blocks:
     """Applies declared blocks."""
 
-    def __init__(self, module: SpecModule) -> None:
-        super().__init__(module)
-        self.hypers = Hypers(self)
-        self.signatures = Signatures(self)
-        self.primitives = Primitives(self, self.signatures)
-        self.primitive = self.primitives.apply
-        self.names = Names(self)
-        self.functions = Functions(self, self.primitives, self.names)
+    def __init__(self, state: Elaboration, hypers: Hypers, signatures: Signatures) -> None:
+        self.state = state
+        self.hypers = hypers
+        self.signatures = signatures
+        self.memo: dict[Hashable, Block] = {}
+        """Blocks by what makes them: each is elaborated once."""
+        self.fates: dict[Hashable, list[Fate]] = {}
+        """Of each of those blocks, what came of the rules for first values around it."""
+        self.broken: set[Hashable] = set()
+        """Keys of blocks that have been reported as wrong."""
+        self.applied: list[str] = []
+        """The names of the blocks that are being elaborated, the innermost last."""
 
-    def apply_declared(self, call: BlockCall) -> tuple[Value, ...]:
+    def apply(self, call: BlockCall) -> tuple[Value, ...]:
         """Apply a block of the language. Errors inside the library are shown where the user wrote the block."""
         span = call.span
         if not span.source.library:
-            self.user_spans.append(span)
+            self.state.user_spans.append(span)
         try:
             with self.within(call):
                 written_in = is_inline(call.template) and call.instance is None  # what is shared lives in one place
@@ -56,29 +58,31 @@ class Blocks(Elaboration):
         except (ArchError, ReportedError) as problem:
             if isinstance(problem, ArchError) and not span.source.library:
                 problem = ArchError([shown_at(d, span) for d in problem.diagnostics])
-            hopeless = self.hopeless or (isinstance(problem, ArchError) and problem.diagnostics[0].code in HOPELESS)
+            hopeless = self.state.hopeless or (
+                isinstance(problem, ArchError) and problem.diagnostics[0].code in HOPELESS
+            )
             promised = None if hopeless else self._promised(call)
             if promised is None:
                 raise problem from None
             if isinstance(problem, ArchError):
-                self.report(problem)
-            assert self.problems, "a wrong block has been reported"
+                self.state.report(problem)
+            assert self.state.problems, "a wrong block has been reported"
             return promised
         finally:
             if not span.source.library:
-                self.user_spans.pop()
+                self.state.user_spans.pop()
 
     @contextmanager
     def within(self, call: BlockCall) -> Iterator[None]:
         """Count what is done meanwhile as part of an application. Raises E0207 where applications never end."""
-        self.depth += 1
+        self.state.depth += 1
         self.applied.append(call.template.name)
         try:
-            if self.depth > MAX_BLOCK_DEPTH:
+            if self.state.depth > MAX_BLOCK_DEPTH:
                 raise error("E0207", _recursion(self.applied), call.span, help="a repetition is a list, `12 * layer`")
             yield
         finally:
-            self.depth -= 1
+            self.state.depth -= 1
             self.applied.pop()
 
     def _promised(self, call: BlockCall) -> tuple[Value, ...] | None:
@@ -107,7 +111,7 @@ class Blocks(Elaboration):
         self.signatures.check_shapes(call, inner, given)
         stash, frame.pending, init = frame.pending, [], frame.init
         try:
-            outputs = self.body(call.template, inner, given)
+            outputs = self.state.body(call.template, inner, given)
             frame.settle(None)
         finally:
             frame.pending, frame.init = stash + frame.pending, init
@@ -156,7 +160,7 @@ class Blocks(Elaboration):
         template, frame = call.template, call.scope.frame
         args = template.args
         if call.instance is not None and call.instance.owner is not frame:
-            args = joined_names(call.instance, args, self.words)
+            args = joined_names(call.instance, args, self.state.words)
         bind: dict[str, Expr] = {}
         own, inner = self._frame_within(call, args, copies, steps, bind)
         scope = Scope(call.declared.module, inner, BodyState())
@@ -182,7 +186,7 @@ class Blocks(Elaboration):
         inner.own_names = {*hypers}
         rules = frame.init
         if call.instance is not None:
-            path, rules = frame.rules_of(call.instance, self.words)
+            path, rules = frame.rules_of(call.instance, self.state.words)
             steps = [path]
         inner.init = within(rules, steps, bind, taken)
         if copies is not None:
@@ -197,13 +201,13 @@ class Blocks(Elaboration):
             raise ReportedError
         block = self.memo.get(key)
         if block is None:
-            before = len(self.problems)
+            before = len(self.state.problems)
             try:
                 block = self._elaborate(call, scope, given, sizes, key)
             except (ArchError, ReportedError):
                 self.broken.add(key)
                 raise
-            if len(self.problems) > before:
+            if len(self.state.problems) > before:
                 self.broken.add(key)
             self.memo[key] = block
             self.fates[key] = [rule.fate for rule in scope.frame.init]
@@ -218,7 +222,7 @@ class Blocks(Elaboration):
         scope.vars.update(given)
         self.hypers.defaults(call, scope, sizes, frame)
         self.signatures.check_shapes(call, scope, given)
-        outputs = self.body(call.template, scope, given)
+        outputs = self.state.body(call.template, scope, given)
         frame.settle(None)
         inputs: dict[int, tuple[str, Value]] = {}
         for param in tensor_params(target):
@@ -226,7 +230,7 @@ class Blocks(Elaboration):
             if isinstance(value, Value):
                 inputs.setdefault(id(value), (param.name, value))
         graph = frame.graph([v for _, v in inputs.values()], outputs)
-        self.block_of[frame] = Block(
+        frame.block = Block(
             name=node.name,
             key=key,
             doc=node.doc,
@@ -246,11 +250,12 @@ class Blocks(Elaboration):
             copies=frame.copies,
             slots=frame.slots,
         )
-        return self.block_of[frame]
+        return frame.block
 
     # --- experts ------------------------------------------------------------------------------------------------------
 
     def expert(self, block: Any, copies: Num, width: Num, scope: Scope, steps: Sequence[str], span: Span) -> CallNode:
+        """A block elaborated for rows of its own, every weight with a leading axis; `steps` lead to it."""
         if isinstance(block, SharedModule):
             raise error("E0203", "an expert cannot be shared: every expert has its own weights", span)
         frame = scope.frame

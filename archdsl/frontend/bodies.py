@@ -118,8 +118,8 @@ class Bodies(Statements):
         tensors = [(v, body.span) for v in given.values() if isinstance(v, Value)]
         if isinstance(value.target, Declared):
             call = BlockCall(value, tensors, {}, scope, body.span)
-            with self.within(call):
-                return self.apply_inline(call)
+            with self.blocks.within(call):
+                return self.blocks.apply_inline(call)
         return self.apply_template(BlockCall(replace(value, label=""), tensors, {}, scope, body.span))
 
     # --- slots --------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class Bodies(Statements):
             ordered = ordered[: ("x" not in named) + ("cross_attention" in args and "memory" not in named)]
         self.slot_spans.append((declared, {s.key: s.span for s in node.body.slots}))
         try:
-            return self.apply_declared(BlockCall(template, ordered, named, scope, span))
+            return self.blocks.apply(BlockCall(template, ordered, named, scope, span))
         finally:
             self.slot_spans.pop()
 

@@ -8,12 +8,15 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.base import shown_at
+from archdsl.frontend.base import Elaboration, shown_at
 from archdsl.frontend.blocks import Blocks
+from archdsl.frontend.functions import Functions
 from archdsl.frontend.headers import demand_applicable, hypers_of, tensor_params
-from archdsl.frontend.hypers import with_options
+from archdsl.frontend.hypers import Hypers, with_options
 from archdsl.frontend.kinds import name_place
-from archdsl.frontend.modules import FUNCTIONS
+from archdsl.frontend.modules import FUNCTIONS, SpecModule
+from archdsl.frontend.names import Names
+from archdsl.frontend.primitives import Primitives
 from archdsl.frontend.scopes import (
     ABSENT,
     MISSING,
@@ -27,7 +30,7 @@ from archdsl.frontend.scopes import (
     Scope,
     is_tensor,
 )
-from archdsl.frontend.signatures import Signature, demand_whole
+from archdsl.frontend.signatures import Signature, Signatures, demand_whole
 from archdsl.ir import dims
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Value
@@ -53,8 +56,19 @@ class Arguments:
     """Hyper-parameters by name."""
 
 
-class Calls(Blocks):
+class Calls(Elaboration):
     """Evaluates calls of blocks."""
+
+    def __init__(self, module: SpecModule) -> None:
+        super().__init__(module)
+        self.hypers = Hypers(self)
+        self.signatures = Signatures(self)
+        self.primitives = Primitives(self, self.signatures)
+        self.primitive = self.primitives.apply
+        self.names = Names(self)
+        self.functions = Functions(self, self.primitives, self.names)
+        self.blocks = Blocks(self, self.hypers, self.signatures)
+        self.expert = self.blocks.expert
 
     def call(
         self, e: ast.Call, scope: Scope, *, as_name: str = "", piped: Any = None, expect: str | None = None
@@ -227,7 +241,7 @@ class Calls(Blocks):
                 instance=call.instance,
             )
         else:
-            outputs = self.apply_declared(call)
+            outputs = self.blocks.apply(call)
         return outputs[0] if len(outputs) == 1 else outputs
 
     def apply(

@@ -97,7 +97,7 @@ class Elaborator(Bodies):
             outputs = self.body(template, scope, dict(self.inputs))
         frame.settle(None)
         model = self._model(declaration, node, scope, config, outputs)
-        self.block_of[frame] = model.block
+        frame.block = model.block
         if not self.problems:
             self._demand_use()
         if self.context is not None:
@@ -120,7 +120,8 @@ class Elaborator(Bodies):
             if rule.span not in used and (known is None or known[0].fate_rank < rule.fate_rank):
                 worst[rule.span] = rule, frame
         for rule, frame in worst.values():
-            self.report(unused(rule, self.block_of[frame]))
+            assert frame.block is not None  # nothing is wrong: every frame became one
+            self.report(unused(rule, frame.block))
 
     # --- hyper-parameters ---------------------------------------------------------------------------------------------
 
@@ -278,7 +279,7 @@ class Elaborator(Bodies):
             tensors = self._library_tensors(declared, scope, node)
         self.slot_spans.append((declared, {s.key: s.span for s in node.body.slots}))
         try:
-            return self.apply_declared(BlockCall(template, tensors, {}, scope, span))
+            return self.blocks.apply(BlockCall(template, tensors, {}, scope, span))
         finally:
             self.slot_spans.pop()
 
