@@ -53,6 +53,7 @@ class Elaboration(ABC):
     root: BlockBuilder
     """The frame of the model."""
     primitive: ApplyPrimitive
+    apply: Callable[[Any, Sequence[Num], Sequence[Value | None], Scope, Span], Any]
     expert: Callable[[Any, Num, Num, Scope, Sequence[str], Span], CallNode]
 
     def __init__(self, module: SpecModule) -> None:
@@ -129,12 +130,6 @@ class Elaboration(ABC):
     def ev(self, e: Any, scope: Scope, expect: str | None = None) -> Any:
         """The value of an expression: static, a tensor, a list of tensors, or a tuple of several results. `expect` is
         the kind that is wanted: schemes and scalings have names of their own."""
-
-    @abstractmethod
-    def apply(
-        self, block: Any, numbers: Sequence[Num], tensors: Sequence[Value | None], scope: Scope, span: Span
-    ) -> Any:
-        """Apply a block value that a primitive was given."""
 
     @abstractmethod
     def body(self, template: BlockValue, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:

@@ -120,7 +120,7 @@ class Bodies(Statements):
             call = BlockCall(value, tensors, {}, scope, body.span)
             with self.blocks.within(call):
                 return self.blocks.apply_inline(call)
-        return self.apply_template(BlockCall(replace(value, label=""), tensors, {}, scope, body.span))
+        return self.calls.apply_template(BlockCall(replace(value, label=""), tensors, {}, scope, body.span))
 
     # --- slots --------------------------------------------------------------------------------------------------------
 

@@ -12,9 +12,9 @@ from archdsl.frontend.base import Elaboration, shown_at
 from archdsl.frontend.blocks import Blocks
 from archdsl.frontend.functions import Functions
 from archdsl.frontend.headers import demand_applicable, hypers_of, tensor_params
-from archdsl.frontend.hypers import Hypers, with_options
+from archdsl.frontend.hypers import with_options
 from archdsl.frontend.kinds import name_place
-from archdsl.frontend.modules import FUNCTIONS, SpecModule
+from archdsl.frontend.modules import FUNCTIONS
 from archdsl.frontend.names import Names
 from archdsl.frontend.primitives import Primitives
 from archdsl.frontend.scopes import (
@@ -30,7 +30,7 @@ from archdsl.frontend.scopes import (
     Scope,
     is_tensor,
 )
-from archdsl.frontend.signatures import Signature, Signatures, demand_whole
+from archdsl.frontend.signatures import Signature, demand_whole
 from archdsl.ir import dims
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Value
@@ -56,19 +56,17 @@ class Arguments:
     """Hyper-parameters by name."""
 
 
-class Calls(Elaboration):
+class Calls:
     """Evaluates calls of blocks."""
 
-    def __init__(self, module: SpecModule) -> None:
-        super().__init__(module)
-        self.hypers = Hypers(self)
-        self.signatures = Signatures(self)
-        self.primitives = Primitives(self, self.signatures)
-        self.primitive = self.primitives.apply
-        self.names = Names(self)
-        self.functions = Functions(self, self.primitives, self.names)
-        self.blocks = Blocks(self, self.hypers, self.signatures)
-        self.expert = self.blocks.expert
+    def __init__(
+        self, state: Elaboration, primitives: Primitives, names: Names, functions: Functions, blocks: Blocks
+    ) -> None:
+        self.state = state
+        self.primitives = primitives
+        self.names = names
+        self.functions = functions
+        self.blocks = blocks
 
     def call(
         self, e: ast.Call, scope: Scope, *, as_name: str = "", piped: Any = None, expect: str | None = None
@@ -95,7 +93,7 @@ class Calls(Elaboration):
     def _callee(self, e: ast.Expr, scope: Scope, expect: str | None = None) -> Any:
         if isinstance(e, ast.Name):
             return self.names.lookup(e.id, scope, e.span, applied=True, expect=expect)
-        return self.ev(e, scope)
+        return self.state.ev(e, scope)
 
     def _arguments(self, e: ast.Call, callee: Any, scope: Scope) -> list[Argument]:
         """The arguments evaluated: a hyper-parameter that is a scheme or a scaling has names of its own."""
@@ -108,7 +106,7 @@ class Calls(Elaboration):
         args: list[Argument] = []
         for i, arg in enumerate(e.args):
             kind = kinds.get(arg.name) if arg.name else (in_order[i] if i < len(in_order) else None)
-            value = self.ev(arg.value, scope, kind if kind in ("scheme", "scaling") else None)
+            value = self.state.ev(arg.value, scope, kind if kind in ("scheme", "scaling") else None)
             if kind != "scheme":
                 value = self.functions.drawn(value, scope, arg.value.span)
             if known and arg.name and arg.name not in kinds and isinstance(value, Absent):
@@ -118,7 +116,7 @@ class Calls(Elaboration):
 
     def pipeline(self, e: ast.Pipeline, scope: Scope) -> Any:
         """`x -> f -> g`."""
-        value = self.functions.drawn(self.ev(e.head, scope), scope, e.head.span)
+        value = self.functions.drawn(self.state.ev(e.head, scope), scope, e.head.span)
         before = e.head
         for stage in e.stages:
             if isinstance(value, tuple):
@@ -212,13 +210,13 @@ class Calls(Elaboration):
         if place is None or place.source.library:
             return self._apply_here(call)
         # The library applies a block that the user named: what goes wrong in it is shown at that name.
-        self.user_spans.append(place)
+        self.state.user_spans.append(place)
         try:
             return self._apply_here(call)
         except ArchError as problem:
             raise ArchError([shown_at(d, place) for d in problem.diagnostics]) from None
         finally:
-            self.user_spans.pop()
+            self.state.user_spans.pop()
 
     def _apply_here(self, call: BlockCall) -> Any:
         outputs: tuple[Value, ...]
@@ -247,6 +245,7 @@ class Calls(Elaboration):
     def apply(
         self, block: Any, numbers: Sequence[Num], tensors: Sequence[Value | None], scope: Scope, span: Span
     ) -> Any:
+        """Apply a block value that a primitive was given."""
         instance = block if isinstance(block, SharedModule) else None
         template = block.template if isinstance(block, SharedModule) else block
         template = with_options(template, {}, [(n, span) for n in numbers], span, scope.frame)

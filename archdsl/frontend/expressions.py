@@ -9,11 +9,18 @@ from typing import Any
 
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
+from archdsl.frontend.base import Elaboration
+from archdsl.frontend.blocks import Blocks
 from archdsl.frontend.calls import Calls
+from archdsl.frontend.functions import Functions
+from archdsl.frontend.hypers import Hypers
 from archdsl.frontend.kinds import coerce
 from archdsl.frontend.lists import as_list, concat, repeat, repetitions
+from archdsl.frontend.modules import SpecModule
+from archdsl.frontend.names import Names
+from archdsl.frontend.primitives import Primitives
 from archdsl.frontend.scopes import Absent, SchemeRule, Scope, TrainingCondition
-from archdsl.frontend.signatures import demand_whole
+from archdsl.frontend.signatures import Signatures, demand_whole
 from archdsl.ir import dims, masks
 from archdsl.ir.dims import Lit, Num, binary, literal, num
 from archdsl.ir.graph import Value
@@ -60,8 +67,21 @@ PATTERN = re.compile(r"[A-Za-z0-9_.*]+")
 """What the names of weights are made of, and `*`."""
 
 
-class Expressions(Calls):
+class Expressions(Elaboration):
     """Evaluates expressions."""
+
+    def __init__(self, module: SpecModule) -> None:
+        super().__init__(module)
+        self.hypers = Hypers(self)
+        self.signatures = Signatures(self)
+        self.primitives = Primitives(self, self.signatures)
+        self.primitive = self.primitives.apply
+        self.names = Names(self)
+        self.functions = Functions(self, self.primitives, self.names)
+        self.blocks = Blocks(self, self.hypers, self.signatures)
+        self.expert = self.blocks.expert
+        self.calls = Calls(self, self.primitives, self.names, self.functions, self.blocks)
+        self.apply = self.calls.apply
 
     def ev(self, e: Any, scope: Scope, expect: str | None = None) -> Any:
         self.count_step(e.span)
@@ -88,13 +108,13 @@ class Expressions(Calls):
             case ast.Index():
                 return self._index(e, scope)
             case ast.Call():
-                return self.call(e, scope, expect=expect)
+                return self.calls.call(e, scope, expect=expect)
             case ast.Pipeline():
-                return self.pipeline(e, scope)
+                return self.calls.pipeline(e, scope)
             case _:
                 assert isinstance(e, ast.As), e
                 assert isinstance(e.value, ast.Call), e.value  # the grammar says so
-                return self.call(e.value, scope, as_name=e.name)
+                return self.calls.call(e.value, scope, as_name=e.name)
 
     # --- literals -----------------------------------------------------------------------------------------------------
 
