@@ -29,6 +29,12 @@ HOPELESS = frozenset({"E0107", "E0207", "E0404"})
 """What never ends, or is too large: what follows would be so too."""
 
 
+class Evaluate(Protocol):
+    """`Expressions.ev`."""
+
+    def __call__(self, e: Any, scope: Scope, expect: str | None = None) -> Any: ...
+
+
 class ApplyPrimitive(Protocol):
     """`Primitives.apply`."""
 
@@ -52,6 +58,7 @@ class Elaboration(ABC):
 
     root: BlockBuilder
     """The frame of the model."""
+    ev: Evaluate
     primitive: ApplyPrimitive
     apply: Callable[[Any, Sequence[Num], Sequence[Value | None], Scope, Span], Any]
     expert: Callable[[Any, Num, Num, Scope, Sequence[str], Span], CallNode]
@@ -125,11 +132,6 @@ class Elaboration(ABC):
         )
 
     # --- what parts ask of later ones ---------------------------------------------------------------------------------
-
-    @abstractmethod
-    def ev(self, e: Any, scope: Scope, expect: str | None = None) -> Any:
-        """The value of an expression: static, a tensor, a list of tensors, or a tuple of several results. `expect` is
-        the kind that is wanted: schemes and scalings have names of their own."""
 
     @abstractmethod
     def body(self, template: BlockValue, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:

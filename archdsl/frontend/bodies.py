@@ -8,6 +8,7 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error, nearest
 from archdsl.diagnostics.source import Span
+from archdsl.frontend.expressions import as_mask
 from archdsl.frontend.first_values import said, whole
 from archdsl.frontend.headers import default_none, demand_applicable, hypers_of, library_block, tensor_params
 from archdsl.frontend.hypers import with_options
@@ -109,7 +110,7 @@ class Bodies(Statements):
 
     def _alias(self, body: ast.Expr, scope: Scope, given: Mapping[str, Any]) -> Any:
         """`block swiglu(hidden) = glu_mlp(…)`: the body of the other block, in this one's names."""
-        value = self.ev(body, scope)
+        value = self.expressions.ev(body, scope)
         if isinstance(value, SharedModule):
             raise error("E0203", "a block is one call of another, and this is shared", body.span)
         if not isinstance(value, BlockValue):
@@ -212,9 +213,9 @@ class Bodies(Statements):
             labels = [Label(args[key][1], "given here first")] if not args[key][1].source.library else []
             raise error("E0202", f"the slot `{key}` is given twice", item.key_span, labels=labels)
         hyper = hypers[key]
-        value, where = self.ev(item.value, scope, hyper.kind), item.value.span
+        value, where = self.expressions.ev(item.value, scope, hyper.kind), item.value.span
         if isinstance(value, Value) and value.dtype in ("padding", "documents"):
-            value = self.as_mask(value, where)
+            value = as_mask(value, where)
         if adjust is not None:
             value, where = adjust(key, value, where)
         if hyper.kind not in ("word", "size"):
@@ -260,7 +261,7 @@ class Bodies(Statements):
             elif all(isinstance(s, ast.Let | ast.Assert) for s in statements):
                 slot = item
                 self.statements(statements, scope)
-                value = self.ev(slot.value, scope, "scheme")
+                value = self.expressions.ev(slot.value, scope, "scheme")
                 self.say_init(coerce(value, "scheme", True, "the slot `init`", slot.value.span), slot, scope)
                 statements = []
             else:

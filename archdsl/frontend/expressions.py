@@ -10,17 +10,14 @@ from typing import Any
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
-from archdsl.frontend.blocks import Blocks
 from archdsl.frontend.calls import Calls
 from archdsl.frontend.functions import Functions
-from archdsl.frontend.hypers import Hypers
 from archdsl.frontend.kinds import coerce
-from archdsl.frontend.lists import as_list, concat, repeat, repetitions
-from archdsl.frontend.modules import SpecModule
+from archdsl.frontend.lists import as_list, concat, elements, repeat
 from archdsl.frontend.names import Names
 from archdsl.frontend.primitives import Primitives
 from archdsl.frontend.scopes import Absent, SchemeRule, Scope, TrainingCondition
-from archdsl.frontend.signatures import Signatures, demand_whole
+from archdsl.frontend.signatures import demand_whole
 from archdsl.ir import dims, masks
 from archdsl.ir.dims import Lit, Num, binary, literal, num
 from archdsl.ir.graph import Value
@@ -67,24 +64,22 @@ PATTERN = re.compile(r"[A-Za-z0-9_.*]+")
 """What the names of weights are made of, and `*`."""
 
 
-class Expressions(Elaboration):
+class Expressions:
     """Evaluates expressions."""
 
-    def __init__(self, module: SpecModule) -> None:
-        super().__init__(module)
-        self.hypers = Hypers(self)
-        self.signatures = Signatures(self)
-        self.primitives = Primitives(self, self.signatures)
-        self.primitive = self.primitives.apply
-        self.names = Names(self)
-        self.functions = Functions(self, self.primitives, self.names)
-        self.blocks = Blocks(self, self.hypers, self.signatures)
-        self.expert = self.blocks.expert
-        self.calls = Calls(self, self.primitives, self.names, self.functions, self.blocks)
-        self.apply = self.calls.apply
+    def __init__(
+        self, state: Elaboration, primitives: Primitives, names: Names, functions: Functions, calls: Calls
+    ) -> None:
+        self.state = state
+        self.primitives = primitives
+        self.names = names
+        self.functions = functions
+        self.calls = calls
 
     def ev(self, e: Any, scope: Scope, expect: str | None = None) -> Any:
-        self.count_step(e.span)
+        """The value of an expression: static, a tensor, a list of tensors, or a tuple of several results. `expect` is
+        the kind that is wanted: schemes and scalings have names of their own."""
+        self.state.count_step(e.span)
         match e:
             case ast.Number():
                 return self._number(e)
@@ -142,7 +137,7 @@ class Expressions(Elaboration):
         results: list[Any] = []
         length = 0
         source = self.ev(e.iterable, scope)
-        items = self.elements(source, e.iterable.span)
+        items = elements(source, e.iterable.span)
         scope.frame.remember_count(source, len(items))
         scope.frame.fixed_counts(source)
         for item in items:
@@ -211,7 +206,7 @@ class Expressions(Elaboration):
             if isinstance(mask, Mask) and isinstance(other, Value) and not _mask_typed(other):
                 return self._with_mask(op, mask, other, e, scope)
         if op in ("&", "|") and (isinstance(a, Mask) or isinstance(b, Mask) or (_mask_typed(a) and _mask_typed(b))):
-            m, n = self.as_mask(a, e.left.span), self.as_mask(b, e.right.span)
+            m, n = as_mask(a, e.left.span), as_mask(b, e.right.span)
             if m.rules + n.rules > MAX_MASK:
                 raise error("E0404", f"a mask has at most {MAX_MASK:,} rules", e.span, help=raising("mask"))
             self._joined(m, n, scope)
@@ -264,7 +259,7 @@ class Expressions(Elaboration):
             raise error("E0203", f"`{op}` cannot join a mask and a tensor", e.span, help=hides)
         square = other.rank == 2 and other.shape[0].value == other.shape[1].value
         if not other.is_bool or (other.rank < 3 and not square):
-            self.as_mask(other, e.span)
+            as_mask(other, e.span)
         if op == "&" and mask.rule == "full":
             return other
         return self.primitives.apply(scope, OPERATORS[op], [mask, other], {}, e.span)[0]
@@ -333,21 +328,6 @@ class Expressions(Elaboration):
             of = "" if isinstance(a.expr, Lit) else f": `{e.left.span.text}` is {a}"
             help_ = "of a negative number only whole powers are real"
             raise error("E0401", f"`{e.span.text}` is not a real number{of}", e.span, help=help_) from None
-
-    def as_mask(self, value: Any, span: Span) -> Mask:
-        """A mask, or a tensor that is one by its type. Raises E0203 for anything else."""
-        if isinstance(value, Mask):
-            return value
-        if _mask_typed(value):
-            return Mask(value.dtype, tensor=value)
-        if isinstance(value, Value) and value.is_bool:
-            raise error(
-                "E0203",
-                "a bool tensor is no mask by itself",
-                span,
-                help="say which positions it masks: `keys(real)` or `queries(real)`",
-            )
-        raise error("E0203", f"this must be a mask, and it is {kind_of(value)}", span)
 
     # --- indices ------------------------------------------------------------------------------------------------------
 
@@ -427,17 +407,21 @@ class Expressions(Elaboration):
         scope.frame.demand_size(value, "size")
         return value
 
-    def elements(self, value: Any, span: Span) -> list[Any]:
-        """What a loop runs over: the elements of a list, or the numbers below one. Raises E0203 for anything else."""
-        if isinstance(value, Num):
-            return [Num(i, Lit(str(i)), span) for i in range(repetitions(value, span))]
-        if isinstance(value, ListValue):
-            return list(value.items)
-        if isinstance(value, list):
-            return value
-        if isinstance(value, BlockValue | SharedModule):
-            return [value]
-        raise error("E0203", f"`for` runs over a list or up to a number, and this is {kind_of(value)}", span)
+
+def as_mask(value: Any, span: Span) -> Mask:
+    """A mask, or a tensor that is one by its type. Raises E0203 for anything else."""
+    if isinstance(value, Mask):
+        return value
+    if _mask_typed(value):
+        return Mask(value.dtype, tensor=value)
+    if isinstance(value, Value) and value.is_bool:
+        raise error(
+            "E0203",
+            "a bool tensor is no mask by itself",
+            span,
+            help="say which positions it masks: `keys(real)` or `queries(real)`",
+        )
+    raise error("E0203", f"this must be a mask, and it is {kind_of(value)}", span)
 
 
 def _decided(e: ast.Binary) -> str:

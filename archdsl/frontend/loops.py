@@ -6,12 +6,20 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from archdsl.diagnostics import error
+from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder, Iteration
+from archdsl.frontend.blocks import Blocks
+from archdsl.frontend.calls import Calls
 from archdsl.frontend.expressions import Expressions
+from archdsl.frontend.functions import Functions
 from archdsl.frontend.headers import stored_kind
-from archdsl.frontend.lists import repetitions, value_key
+from archdsl.frontend.hypers import Hypers
+from archdsl.frontend.lists import elements, repetitions, value_key
+from archdsl.frontend.modules import SpecModule
+from archdsl.frontend.names import Names
+from archdsl.frontend.primitives import Primitives
 from archdsl.frontend.scopes import MISSING, POISON, ReportedError, Scope
-from archdsl.frontend.signatures import demand_written
+from archdsl.frontend.signatures import Signatures, demand_written
 from archdsl.ir import dims
 from archdsl.ir.dims import Num, Shape, same_shape, shape_text
 from archdsl.ir.graph import BOOLEANS, INTEGERS, Graph, LoopNode, ScanNode, Value
@@ -35,8 +43,23 @@ TURNS = "every iteration of a loop leaves what it carries in one shape"
 STEPS = "every step of a scan leaves what it carries in one shape"
 
 
-class Loops(Expressions):
+class Loops(Elaboration):
     """Runs loops."""
+
+    def __init__(self, module: SpecModule) -> None:
+        super().__init__(module)
+        self.hypers = Hypers(self)
+        self.signatures = Signatures(self)
+        self.primitives = Primitives(self, self.signatures)
+        self.primitive = self.primitives.apply
+        self.names = Names(self)
+        self.functions = Functions(self, self.primitives, self.names)
+        self.blocks = Blocks(self, self.hypers, self.signatures)
+        self.expert = self.blocks.expert
+        self.calls = Calls(self, self.primitives, self.names, self.functions, self.blocks)
+        self.apply = self.calls.apply
+        self.expressions = Expressions(self, self.primitives, self.names, self.functions, self.calls)
+        self.ev = self.expressions.ev
 
     # --- for ----------------------------------------------------------------------------------------------------------
 
@@ -128,12 +151,12 @@ class Loops(Expressions):
     def _items(self, s: ast.For, scope: Scope) -> tuple[Any, list[Any], Pattern | None]:
         """What a loop runs over, its elements, and how the spec wrote it. Where only the count matters, the elements
         are None."""
-        source, span = self.ev(s.iterable, scope), s.iterable.span
+        source, span = self.expressions.ev(s.iterable, scope), s.iterable.span
         if isinstance(source, Num) and s.name not in self._names(s)[1]:
             count = repetitions(source, span)
             scope.frame.demand_count(source)
             return source, [None] * count, RepeatedPattern(source.expr, ElementRef(0), count)
-        items = self.elements(source, span)
+        items = elements(source, span)
         scope.frame.remember_count(source, len(items))
         if isinstance(source, ListValue):
             return source, items, source.pattern
@@ -215,7 +238,7 @@ class Loops(Expressions):
         emits: list[Value] = []
         types: list[tuple[Shape, str]] = []
         for c in s.carries:
-            start = as_operand(self.ev(c.start, scope))
+            start = as_operand(self.expressions.ev(c.start, scope))
             kind = self._carry_kind(c, start, frame)
             shape = self._carry_shape(c, start, scope, sequences[0])
             starts.append(start)
@@ -252,7 +275,7 @@ class Loops(Expressions):
         """The tensors that a scan runs along."""
         sequences: list[Value] = []
         for e in s.sequences:
-            value = self.ev(e, scope)
+            value = self.expressions.ev(e, scope)
             if not isinstance(value, Value) or value.rank < 2:
                 raise error("E0203", "`scan` runs along axis 1 of tensors", e.span)
             sequences.append(value)
@@ -293,7 +316,7 @@ class Loops(Expressions):
             if i == 0 and isinstance(dim, ast.Name) and scope.get(dim.id) is MISSING:
                 shape.append(first.shape[0])
             else:
-                shape.append(self.size(dim, scope))
+                shape.append(self.expressions.size(dim, scope))
         return tuple(shape)
 
     def _last(self, carry: ast.Carry, scope: Scope, shape: Shape, kind: str) -> Value:

@@ -155,7 +155,7 @@ class Elaborator(Bodies):
         for arg in call.args if isinstance(call, ast.Call) else ():
             if arg.name is None:
                 raise error("E0205", "a variant names the hyper-parameters it sets", arg.span)
-            args[arg.name] = (self.ev(arg.value, scope), arg.value.span)
+            args[arg.name] = (self.expressions.ev(arg.value, scope), arg.value.span)
         if isinstance(target, ast.ModelDecl):
             names = {h.name for h in target.header.hypers or ()}
             for key, (_, where) in args.items():
@@ -175,7 +175,7 @@ class Elaborator(Bodies):
         of_slots: dict[str, Given] = {}
         for key, text in overrides.items():
             source = Source("--set", text)
-            value = self.ev(parse_expression(source), Scope(self.module, self.root, BodyState()))
+            value = self.expressions.ev(parse_expression(source), Scope(self.module, self.root, BodyState()))
             span = Span(source, 0, len(text))
             if key in hypers:
                 of_hypers[key] = (value, span)
@@ -205,7 +205,7 @@ class Elaborator(Bodies):
         for name, h in hypers.items():
             if name in template.args or h.default is None:
                 continue
-            value = self.ev(h.default, scope, h.kind)
+            value = self.expressions.ev(h.default, scope, h.kind)
             value = coerce(value, h.kind, default_none(h), f"`{name}`", h.default.span)
             if isinstance(value, Num) and dims.free_names(value.expr):
                 scope.frame.local[name] = value.expr
@@ -223,7 +223,7 @@ class Elaborator(Bodies):
                     raise error("E0203", "a model's input has a whole shape", dim.span)
                 if isinstance(dim, ast.Name) and scope.get(dim.id) is MISSING:
                     scope.vars[dim.id] = Num(symbol(dim.id), Var(dim.id), dim.span)
-                size = self.size(dim, scope)
+                size = self.expressions.size(dim, scope)
                 shape.append(size)
             kind = stored_kind(param.type) or "float"
             self._add_input(param, Value(tuple(shape), kind, param.name, param.span, True))
@@ -341,7 +341,7 @@ class Elaborator(Bodies):
         inner.vars.update(block.args)
         for name, h in hypers_of(block).items():
             if name not in inner.vars and h.default is not None and not isinstance(h.default, ast.Name):
-                inner.vars[name] = self.ev(h.default, inner, h.kind)
+                inner.vars[name] = self.expressions.ev(h.default, inner, h.kind)
         tensors: list[Given] = []
         for param in tensor_params(block.target):
             shape = []
@@ -351,7 +351,7 @@ class Elaborator(Bodies):
                     raise error("E0203", text, span, help="put a block around it, with each axis named")
                 if isinstance(dim, ast.Name) and inner.get(dim.id) is MISSING:
                     inner.vars[dim.id] = _run_time_size(dim.id, scope, param.span)
-                shape.append(self.size(dim, inner))
+                shape.append(self.expressions.size(dim, inner))
             value = Value(tuple(shape), stored_kind(param.type) or "float", param.name, node.name_span, True)
             self.inputs[param.name] = scope.frame.own(value)
             tensors.append((value, span))

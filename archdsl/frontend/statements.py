@@ -110,7 +110,7 @@ class Statements(Loops):
     # --- bindings -----------------------------------------------------------------------------------------------------
 
     def _let(self, s: ast.Let, scope: Scope) -> None:
-        value = self.ev(s.value, scope)
+        value = self.expressions.ev(s.value, scope)
         if is_tensor(value) or isinstance(value, tuple):
             raise error(
                 "E0203",
@@ -157,7 +157,7 @@ class Statements(Loops):
         elif isinstance(s.value, ast.For):
             values = self.for_loop(s.value, scope, collect=True)
         else:
-            values = self.ev(s.value, scope)
+            values = self.expressions.ev(s.value, scope)
         scope.frame.settle(s.names[0] if len(s.names) == 1 else None)
         if len(s.names) == 1:
             self._bind(s.names[0], values, s.type, scope, s.span)
@@ -198,7 +198,7 @@ class Statements(Loops):
         old = self.names.lookup(s.name, scope, s.span)
         if not isinstance(old, Value):
             raise error("E0203", f"`{s.name} += …` needs a tensor `{s.name}`, and it is {kind_of(old)}", s.span)
-        added = self.ev(s.value, scope)
+        added = self.expressions.ev(s.value, scope)
         if not isinstance(added, Value | Num):
             raise error("E0203", f"`+=` adds a tensor, and this is {kind_of(added)}", s.value.span)
         total = self.primitives.apply(scope, "plus", [old, added], {}, s.span, spans=[s.span, s.value.span])[0]
@@ -220,7 +220,7 @@ class Statements(Loops):
             if isinstance(dim, ast.Ellipsis):
                 text = f"`{s.name}` is made here, and so needs its whole shape: `...` stands for axes of what is given"
                 raise error("E0203", text, dim.span, help="write the size of each axis: `[width]`")
-            size = self.size(dim, scope)
+            size = self.expressions.size(dim, scope)
             if trained and not size.static:
                 text = f"the weight `{s.name}` would have a size, {size}, that is known only when the model runs"
                 raise error("E0402", text, dim.span, help="fix it by a hyper-parameter")
@@ -261,7 +261,7 @@ class Statements(Loops):
         frame.local, frame.decisions = scope.frame.local, scope.frame.decisions
         frame.asserts = scope.frame.asserts
         span = first.span
-        value = self.ev(first, Scope(scope.module, frame, BodyState(weight_shape=shape), scope), "scheme")
+        value = self.expressions.ev(first, Scope(scope.module, frame, BodyState(weight_shape=shape), scope), "scheme")
         if stored != "float":
             self._demand_exact(s, value, stored, frame, span)
         if isinstance(value, Scheme):
@@ -329,7 +329,7 @@ class Statements(Loops):
         if isinstance(s.condition, ast.Name) and s.condition.id == "training" and scope.get("training") is MISSING:
             self._if_training(s, scope)
             return
-        self.statements(s.then if self.truth(s.condition, scope) else s.otherwise, scope)
+        self.statements(s.then if self.expressions.truth(s.condition, scope) else s.otherwise, scope)
 
     def _if_training(self, s: ast.If, scope: Scope) -> None:
         """Both branches are kept; tensors that either of them binds are what it makes of them."""
@@ -384,12 +384,12 @@ class Statements(Loops):
         elif isinstance(e, ast.Call) and isinstance(e.function, ast.Name) and e.function.id == "causal":
             self._claim(e, scope, s.span)
         elif isinstance(e, ast.Binary) and e.op in COMPARE:
-            a, b = self.ev(e.left, scope), self.ev(e.right, scope)
+            a, b = self.expressions.ev(e.left, scope), self.expressions.ev(e.right, scope)
             if isinstance(a, Num) and isinstance(b, Num):
                 self._assert_numbers(e, a, b, message, s, scope)
-            elif self.operate(e.op, a, b, e, scope) is not True:
+            elif self.expressions.operate(e.op, a, b, e, scope) is not True:
                 raise error("E0401", message, self._slot_of(s, e, message) or s.span)
-        elif not self.truth(e, scope):
+        elif not self.expressions.truth(e, scope):
             raise error("E0401", message, self._slot_of(s, e, message) or s.span)
 
     def _slot_of(self, s: ast.Assert, condition: ast.Expr, message: str) -> Span | None:
@@ -411,7 +411,7 @@ class Statements(Loops):
         else:
             numbers, broken = [a, b], f"{format_number(a)} {e.op} {format_number(b)} does not hold"
             if isinstance(e.left, ast.Binary) and e.left.op == "%" and e.op == "==" and b.value == 0:
-                left, right = self.ev(e.left.left, scope), self.ev(e.left.right, scope)
+                left, right = self.expressions.ev(e.left.left, scope), self.expressions.ev(e.left.right, scope)
                 if isinstance(left, Num) and isinstance(right, Num):
                     numbers, broken = (
                         [left, right],
@@ -435,7 +435,7 @@ class Statements(Loops):
         """`causal(y, ahead: n)` behind `assert` or `assume`."""
         ahead, tensor = 1, None
         for arg in e.args:
-            value = self.ev(arg.value, scope)
+            value = self.expressions.ev(arg.value, scope)
             if isinstance(value, Value) and tensor is None:
                 tensor = value
             elif isinstance(value, Num) and arg.name in (None, "ahead") and isinstance(value.value, int):
@@ -456,7 +456,7 @@ class Statements(Loops):
             raise error("E0214", "`return` cannot stand in a loop", s.span, help=help_)
         values: list[Any] = []
         for e in s.values:
-            value = self.ev(e, scope)
+            value = self.expressions.ev(e, scope)
             if isinstance(value, tuple):
                 values.extend(value)
             elif isinstance(value, list | Value):
@@ -471,7 +471,7 @@ class Statements(Loops):
     def _emit(self, s: ast.Emit, scope: Scope) -> None:
         if not scope.body.emits:
             raise error("E0214", "`emit` stands in the body of a `scan`, or of a `for` whose list is bound", s.span)
-        value = self.ev(s.value, scope)
+        value = self.expressions.ev(s.value, scope)
         scope.frame.settle(None)
         if not isinstance(value, Value):
             raise error("E0203", f"`emit` takes a tensor, and this is {kind_of(value)}", s.span)
@@ -480,7 +480,7 @@ class Statements(Loops):
     def _loss(self, s: ast.Loss, scope: Scope) -> None:
         frame = scope.frame
         with frame.level() as nodes:
-            value = self.ev(s.value, scope)
+            value = self.expressions.ev(s.value, scope)
             frame.settle(None)
         if not isinstance(value, Value) or value.rank != 0:
             what = shape_text(value.shape) if isinstance(value, Value) else kind_of(value)
