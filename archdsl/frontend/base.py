@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
-from archdsl.diagnostics import ArchError, Diagnostic, Label, error
+from archdsl.diagnostics import ArchError, Diagnostic
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.block_builder import BlockBuilder, GivenUpError
 from archdsl.frontend.first_values import Rule
@@ -59,6 +59,7 @@ class Elaboration(ABC):
     root: BlockBuilder
     """The frame of the model."""
     ev: Evaluate
+    statements: Callable[[Sequence[ast.Statement], Scope], None]
     primitive: ApplyPrimitive
     apply: Callable[[Any, Sequence[Num], Sequence[Value | None], Scope, Span], Any]
     expert: Callable[[Any, Num, Num, Scope, Sequence[str], Span], CallNode]
@@ -72,8 +73,6 @@ class Elaboration(ABC):
         """How often something was reported, what is known already included."""
         self.steps = 0
         """Expressions that were evaluated, and iterations of loops."""
-        self.loops: dict[int, tuple[list[str], set[str]]] = {}
-        """Of each loop's body, by its identity, the names that it assigns and those that it reads."""
         self.turning: list[tuple[ast.For, Sequence[str]]] = []
         """Loops of which an iteration is being run, and the names of tensors that they bind."""
         self.depth = 0
@@ -115,14 +114,6 @@ class Elaboration(ABC):
         if self.steps > MAX_STEPS:
             raise GivenUpError(f"more than {MAX_STEPS:,} expressions are evaluated", "steps", span)
 
-    def not_a_tensor(self, name: str, scope: Scope, span: Span) -> None:
-        """Raises E0202 where a static thing would take the name of a tensor, which loops carry from iteration to
-        iteration."""
-        known = scope.get(name)
-        if isinstance(known, Value):
-            labels = [Label(known.span, "bound here")] if known.span is not None else []
-            raise error("E0202", f"`{name}` is a tensor here already", span, labels=labels, help="choose another name")
-
     def bound_around(self, name: str, span: Span) -> bool:
         """Whether a loop around a place, of which an iteration is being built, binds a tensor of that name."""
         return any(
@@ -136,10 +127,6 @@ class Elaboration(ABC):
     @abstractmethod
     def body(self, template: BlockValue, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:
         """Run the body of a block; its results, checked against the signature."""
-
-    @abstractmethod
-    def statements(self, items: Sequence[ast.Statement], scope: Scope) -> None:
-        """Run statements in order; each error is reported, and what depends on it stays silent."""
 
     @abstractmethod
     def find_model_input(self, kind: str, axis: DimValue, span: Span) -> Value:

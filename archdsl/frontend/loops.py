@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from archdsl.diagnostics import error
+from archdsl.diagnostics import Label, error
+from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder, Iteration
-from archdsl.frontend.blocks import Blocks
-from archdsl.frontend.calls import Calls
 from archdsl.frontend.expressions import Expressions
-from archdsl.frontend.functions import Functions
 from archdsl.frontend.headers import stored_kind
-from archdsl.frontend.hypers import Hypers
 from archdsl.frontend.lists import elements, repetitions, value_key
-from archdsl.frontend.modules import SpecModule
-from archdsl.frontend.names import Names
-from archdsl.frontend.primitives import Primitives
 from archdsl.frontend.scopes import MISSING, POISON, ReportedError, Scope
 from archdsl.frontend.signatures import Signatures, demand_written
 from archdsl.ir import dims
@@ -43,29 +37,21 @@ TURNS = "every iteration of a loop leaves what it carries in one shape"
 STEPS = "every step of a scan leaves what it carries in one shape"
 
 
-class Loops(Elaboration):
+class Loops:
     """Runs loops."""
 
-    def __init__(self, module: SpecModule) -> None:
-        super().__init__(module)
-        self.hypers = Hypers(self)
-        self.signatures = Signatures(self)
-        self.primitives = Primitives(self, self.signatures)
-        self.primitive = self.primitives.apply
-        self.names = Names(self)
-        self.functions = Functions(self, self.primitives, self.names)
-        self.blocks = Blocks(self, self.hypers, self.signatures)
-        self.expert = self.blocks.expert
-        self.calls = Calls(self, self.primitives, self.names, self.functions, self.blocks)
-        self.apply = self.calls.apply
-        self.expressions = Expressions(self, self.primitives, self.names, self.functions, self.calls)
-        self.ev = self.expressions.ev
+    def __init__(self, state: Elaboration, signatures: Signatures, expressions: Expressions) -> None:
+        self.state = state
+        self.signatures = signatures
+        self.expressions = expressions
+        self.names_of: dict[int, tuple[list[str], set[str]]] = {}
+        """Of each loop's body, by its identity, the names that it assigns and those that it reads."""
 
     # --- for ----------------------------------------------------------------------------------------------------------
 
     def for_loop(self, s: ast.For, scope: Scope, *, collect: bool) -> Any:
         """A loop; with `collect`, the list of what it emits."""
-        self.not_a_tensor(s.name, scope, s.span)
+        not_a_tensor(s.name, scope, s.span)
         source, items, pattern = self._items(s, scope)
         carried = [n for n in self._names(s)[0] if isinstance(scope.get(n), Value)]
         state: list[Value] = [scope.get(n) for n in carried]
@@ -94,14 +80,14 @@ class Loops(Elaboration):
             key = (keys[id(item)], shapes)
             if key not in memo:
                 memo[key] = len(bodies)
-                known, reported = len(self.problems), self.reported
-                self.turning.append((s, self._names(s)[0]))
+                known, reported = len(self.state.problems), self.state.reported
+                self.state.turning.append((s, self._names(s)[0]))
                 try:
                     bodies.append(self._iteration(s, scope, item, carried, state, names, collect))
                 finally:
-                    self.turning.pop()
+                    self.state.turning.pop()
                 firsts.append(state)
-                if isinstance(item, Num) and self.reported > reported and len(self.problems) == known:
+                if isinstance(item, Num) and self.state.reported > reported and len(self.state.problems) == known:
                     raise ReportedError  # one iteration after the other has the same mistakes
             for first, value in zip(firsts[memo[key]], state, strict=True):
                 scope.frame.same_shape(first.shape, value.shape, TURNS)
@@ -111,7 +97,7 @@ class Loops(Elaboration):
             emitted.append(tuple(Value(v.shape, v.dtype, "", v.span) for v in emits))
             if item is None and not emits and len(iterations) > 1 and iterations[-1] == iterations[-2]:
                 rest = len(items) - len(iterations)  # all of them as this one: nothing told them apart but their shapes
-                self.count_step(s.span, rest)  # later passes take each of them
+                self.state.count_step(s.span, rest)  # later passes take each of them
                 iterations += [iterations[-1]] * rest
                 emitted += [()] * rest
                 break
@@ -143,10 +129,10 @@ class Loops(Elaboration):
 
     def _names(self, s: ast.For) -> tuple[list[str], set[str]]:
         """What the body assigns, and what it reads; a loop in a loop is asked for it in each iteration."""
-        if id(s) not in self.loops:
+        if id(s) not in self.names_of:
             updated = {x.name for x in ast.walk(s.body) if isinstance(x, ast.Update)}
-            self.loops[id(s)] = list(dict.fromkeys(assigned(s.body))), ast.names_in(s.body) | updated
-        return self.loops[id(s)]
+            self.names_of[id(s)] = list(dict.fromkeys(assigned(s.body))), ast.names_in(s.body) | updated
+        return self.names_of[id(s)]
 
     def _items(self, s: ast.For, scope: Scope) -> tuple[Any, list[Any], Pattern | None]:
         """What a loop runs over, its elements, and how the spec wrote it. Where only the count matters, the elements
@@ -197,7 +183,7 @@ class Loops(Elaboration):
         collect: bool,
     ) -> tuple[Graph, list[Value]]:
         """One iteration of a loop as a graph of what it carries, and what it emits."""
-        self.count_step(s.span, 20)  # it takes as long as twenty expressions
+        self.state.count_step(s.span, 20)  # it takes as long as twenty expressions
         frame = scope.frame
         inner = scope.inner()
         inner.in_loop = True
@@ -213,7 +199,7 @@ class Loops(Elaboration):
             if collect:
                 scope.body.emits.append(emits)
             try:
-                self.statements(s.body, inner)
+                self.state.statements(s.body, inner)
                 frame.settle(None)
             finally:
                 frame.iterations.pop()
@@ -257,7 +243,7 @@ class Loops(Elaboration):
             inner.vars.update(dict(zip(s.names, slices, strict=True)))
             scope.body.emits.append(emits)
             try:
-                self.statements(s.body, inner)
+                self.state.statements(s.body, inner)
                 frame.settle(None)
             finally:
                 scope.body.emits.pop()
@@ -334,6 +320,15 @@ class Loops(Elaboration):
             help_ = f"bring it back, `cast({own})`, or declare `{carry.name}: {promoted([end])}[…]`"
             raise error("E0304", text, carry.span, labels=scope.frame.typed(end, carry.span), help=help_)
         return end
+
+
+def not_a_tensor(name: str, scope: Scope, span: Span) -> None:
+    """Raises E0202 where a static thing would take the name of a tensor, which loops carry from iteration to
+    iteration."""
+    known = scope.get(name)
+    if isinstance(known, Value):
+        labels = [Label(known.span, "bound here")] if known.span is not None else []
+        raise error("E0202", f"`{name}` is a tensor here already", span, labels=labels, help="choose another name")
 
 
 def assigned(items: Sequence[ast.Statement]) -> list[str]:

@@ -8,15 +8,22 @@ from typing import Any, assert_never
 
 from archdsl.diagnostics import ArchError, Diagnostic, Label, error
 from archdsl.diagnostics.source import Span
+from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder
-from archdsl.frontend.expressions import COMPARE
+from archdsl.frontend.blocks import Blocks
+from archdsl.frontend.calls import Calls
+from archdsl.frontend.expressions import COMPARE, Expressions
 from archdsl.frontend.first_values import NO_MATRIX, drawn_by_itself
+from archdsl.frontend.functions import Functions
 from archdsl.frontend.headers import stored_kind
-from archdsl.frontend.loops import Loops, bound_names
-from archdsl.frontend.names import BIND_BEFORE
+from archdsl.frontend.hypers import Hypers
+from archdsl.frontend.loops import Loops, bound_names, not_a_tensor
+from archdsl.frontend.modules import SpecModule
+from archdsl.frontend.names import BIND_BEFORE, Names
+from archdsl.frontend.primitives import Primitives
 from archdsl.frontend.schemes import FIXED, GIVEN, SAVED
 from archdsl.frontend.scopes import MISSING, POISON, Absent, BodyState, ReportedError, Scope, is_tensor
-from archdsl.frontend.signatures import demand_written
+from archdsl.frontend.signatures import Signatures, demand_written
 from archdsl.ir import dims
 from archdsl.ir.dims import Num, Poly, Shape, Var, is_size_like, shape_text
 from archdsl.ir.graph import (
@@ -40,8 +47,24 @@ from archdsl.ir.wording import format_number, origins
 from archdsl.syntax import ast
 
 
-class Statements(Loops):
+class Statements(Elaboration):
     """Runs statements."""
+
+    def __init__(self, module: SpecModule) -> None:
+        super().__init__(module)
+        self.hypers = Hypers(self)
+        self.signatures = Signatures(self)
+        self.primitives = Primitives(self, self.signatures)
+        self.primitive = self.primitives.apply
+        self.names = Names(self)
+        self.functions = Functions(self, self.primitives, self.names)
+        self.blocks = Blocks(self, self.hypers, self.signatures)
+        self.expert = self.blocks.expert
+        self.calls = Calls(self, self.primitives, self.names, self.functions, self.blocks)
+        self.apply = self.calls.apply
+        self.expressions = Expressions(self, self.primitives, self.names, self.functions, self.calls)
+        self.ev = self.expressions.ev
+        self.loops = Loops(self, self.signatures, self.expressions)
 
     def statements(self, items: Sequence[ast.Statement], scope: Scope) -> None:
         before: ast.Statement | None = None
@@ -90,7 +113,7 @@ class Statements(Loops):
             case ast.Param():
                 self._param(item, scope)
             case ast.For():
-                self.for_loop(item, scope, collect=False)
+                self.loops.for_loop(item, scope, collect=False)
             case ast.If():
                 self._if(item, scope)
             case ast.Assert():
@@ -118,7 +141,7 @@ class Statements(Loops):
                 s.span,
                 help=f"bind a tensor without it: `{s.name} = …`",
             )
-        self.not_a_tensor(s.name, scope, s.span)
+        not_a_tensor(s.name, scope, s.span)
         if s.name in scope.vars:
             labels = [Label(scope.lets[s.name], "bound here first")] if s.name in scope.lets else []
             text = f"`{s.name}` is bound already, and a `let` is bound once"
@@ -153,9 +176,9 @@ class Statements(Loops):
 
     def _assign(self, s: ast.Assign, scope: Scope) -> None:
         if isinstance(s.value, ast.Scan):
-            values: Any = self.scan(s.value, scope)
+            values: Any = self.loops.scan(s.value, scope)
         elif isinstance(s.value, ast.For):
-            values = self.for_loop(s.value, scope, collect=True)
+            values = self.loops.for_loop(s.value, scope, collect=True)
         else:
             values = self.expressions.ev(s.value, scope)
         scope.frame.settle(s.names[0] if len(s.names) == 1 else None)
