@@ -8,14 +8,21 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error, nearest
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.expressions import as_mask
+from archdsl.frontend.base import Elaboration
+from archdsl.frontend.blocks import Blocks
+from archdsl.frontend.calls import Calls
+from archdsl.frontend.expressions import Expressions, as_mask
 from archdsl.frontend.first_values import said, whole
+from archdsl.frontend.functions import Functions
 from archdsl.frontend.headers import default_none, demand_applicable, hypers_of, library_block, tensor_params
-from archdsl.frontend.hypers import with_options
+from archdsl.frontend.hypers import Hypers, with_options
 from archdsl.frontend.kinds import coerce
-from archdsl.frontend.loops import assigned
+from archdsl.frontend.loops import Loops, assigned
+from archdsl.frontend.modules import SpecModule
+from archdsl.frontend.names import Names
+from archdsl.frontend.primitives import Primitives
 from archdsl.frontend.scopes import POISON, BlockCall, Given, ReportedError, Scope
-from archdsl.frontend.signatures import demand_written
+from archdsl.frontend.signatures import Signatures, demand_written
 from archdsl.frontend.statements import Statements
 from archdsl.ir.dims import same_shape, shape_text
 from archdsl.ir.graph import Value
@@ -27,8 +34,27 @@ DISPENSABLE = frozenset({"blocks", "encoder", "decoder", "norm", "head", "heads"
 """Slots of a model without which the others can still be checked."""
 
 
-class Bodies(Statements):
+class Bodies(Elaboration):
     """Runs bodies."""
+
+    def __init__(self, module: SpecModule) -> None:
+        super().__init__(module)
+        self.hypers = Hypers(self)
+        self.signatures = Signatures(self)
+        self.primitives = Primitives(self, self.signatures)
+        self.primitive = self.primitives.apply
+        self.names = Names(self)
+        self.functions = Functions(self, self.primitives, self.names)
+        self.blocks = Blocks(self, self.hypers, self.signatures)
+        self.expert = self.blocks.expert
+        self.calls = Calls(self, self.primitives, self.names, self.functions, self.blocks)
+        self.apply = self.calls.apply
+        self.expressions = Expressions(self, self.primitives, self.names, self.functions, self.calls)
+        self.ev = self.expressions.ev
+        self.loops = Loops(self, self.signatures, self.expressions)
+        parts = (self.signatures, self.primitives, self.names, self.expressions, self.loops)
+        self._statements = Statements(self, *parts)
+        self.statements = self._statements.run
 
     def body(self, template: BlockValue, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:
         assert isinstance(template.target, Declared)
@@ -204,7 +230,7 @@ class Bodies(Statements):
     ) -> None:
         """One slot's value, or a `let` or `assert` among the slots."""
         if isinstance(item, ast.Let | ast.Assert):
-            self.statement(item, scope)
+            self._statements.run_one(item, scope)
             return
         if not isinstance(item, ast.Slot):
             help_ = "write the whole body in one of the two ways"
@@ -260,14 +286,14 @@ class Bodies(Statements):
                 raise error("E0202", "the slot `init` is given twice", item.key_span, labels=labels)
             elif all(isinstance(s, ast.Let | ast.Assert) for s in statements):
                 slot = item
-                self.statements(statements, scope)
+                self._statements.run(statements, scope)
                 value = self.expressions.ev(slot.value, scope, "scheme")
                 self.say_init(coerce(value, "scheme", True, "the slot `init`", slot.value.span), slot, scope)
                 statements = []
             else:
                 text = "`init` says how the weights below it are drawn: it stands before the equations"
                 raise error("E0215", text, item.span)
-        self.statements(statements, scope)
+        self._statements.run(statements, scope)
         if scope.body.result is not None:
             return scope.body.result
         last = scope.vars.get(first)

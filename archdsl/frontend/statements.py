@@ -10,15 +10,10 @@ from archdsl.diagnostics import ArchError, Diagnostic, Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder
-from archdsl.frontend.blocks import Blocks
-from archdsl.frontend.calls import Calls
 from archdsl.frontend.expressions import COMPARE, Expressions
 from archdsl.frontend.first_values import NO_MATRIX, drawn_by_itself
-from archdsl.frontend.functions import Functions
 from archdsl.frontend.headers import stored_kind
-from archdsl.frontend.hypers import Hypers
 from archdsl.frontend.loops import Loops, bound_names, not_a_tensor
-from archdsl.frontend.modules import SpecModule
 from archdsl.frontend.names import BIND_BEFORE, Names
 from archdsl.frontend.primitives import Primitives
 from archdsl.frontend.schemes import FIXED, GIVEN, SAVED
@@ -47,44 +42,45 @@ from archdsl.ir.wording import format_number, origins
 from archdsl.syntax import ast
 
 
-class Statements(Elaboration):
+class Statements:
     """Runs statements."""
 
-    def __init__(self, module: SpecModule) -> None:
-        super().__init__(module)
-        self.hypers = Hypers(self)
-        self.signatures = Signatures(self)
-        self.primitives = Primitives(self, self.signatures)
-        self.primitive = self.primitives.apply
-        self.names = Names(self)
-        self.functions = Functions(self, self.primitives, self.names)
-        self.blocks = Blocks(self, self.hypers, self.signatures)
-        self.expert = self.blocks.expert
-        self.calls = Calls(self, self.primitives, self.names, self.functions, self.blocks)
-        self.apply = self.calls.apply
-        self.expressions = Expressions(self, self.primitives, self.names, self.functions, self.calls)
-        self.ev = self.expressions.ev
-        self.loops = Loops(self, self.signatures, self.expressions)
+    def __init__(
+        self,
+        state: Elaboration,
+        signatures: Signatures,
+        primitives: Primitives,
+        names: Names,
+        expressions: Expressions,
+        loops: Loops,
+    ) -> None:
+        self.state = state
+        self.signatures = signatures
+        self.primitives = primitives
+        self.names = names
+        self.expressions = expressions
+        self.loops = loops
 
-    def statements(self, items: Sequence[ast.Statement], scope: Scope) -> None:
+    def run(self, items: Sequence[ast.Statement], scope: Scope) -> None:
+        """Run statements in order; each error is reported, and what depends on it stays silent."""
         before: ast.Statement | None = None
         for item in items:
             if scope.body.result is not None:
                 if isinstance(before, ast.Return):
-                    self.report(error("E0214", "nothing after `return` is ever used", item.span))
+                    self.state.report(error("E0214", "nothing after `return` is ever used", item.span))
                 return
             before = item
             try:
-                self.statement(item, scope)
+                self.run_one(item, scope)
             except (ArchError, ReportedError) as problem:
                 if isinstance(problem, ArchError):
-                    self.report(self._not_bound_yet(problem, scope))
+                    self.state.report(self._not_bound_yet(problem, scope))
                 scope.frame.pending = []
                 for name in bound_names(item):
                     if not isinstance(item, ast.Update):  # which keeps the shape, whatever is added
                         scope.vars[name] = POISON
                 # What follows in the library only repeats it in other words.
-                if isinstance(item, ast.Return | ast.Emit) or item.span.source.library or self.hopeless:
+                if isinstance(item, ast.Return | ast.Emit) or item.span.source.library or self.state.hopeless:
                     raise ReportedError from None
 
     def _not_bound_yet(self, problem: ArchError, scope: Scope) -> ArchError:
@@ -95,13 +91,14 @@ class Statements(Elaboration):
             text = d.span.text if d.span is not None else ""
             name = next((n for n in re.findall(r"[^\W\d]\w*", text) if n == text or f"block `{n}`" in d.message), "")
             unknown = d.code == "E0206"  # which says so itself
-            if d.span is not None and not unknown and self.bound_around(name, d.span) and scope.get(name) is MISSING:
+            around = d.span is not None and self.state.bound_around(name, d.span)
+            if around and not unknown and scope.get(name) is MISSING:
                 text = f"`{name}` is a block of the library here: no tensor of that name was bound before the loop"
                 d = Diagnostic("E0206", text, d.span, help=BIND_BEFORE.format(name=name))
             found.append(d)
         return ArchError(found)
 
-    def statement(self, item: ast.Statement, scope: Scope) -> None:
+    def run_one(self, item: ast.Statement, scope: Scope) -> None:
         """Run one statement."""
         match item:
             case ast.Let():
@@ -352,7 +349,7 @@ class Statements(Elaboration):
         if isinstance(s.condition, ast.Name) and s.condition.id == "training" and scope.get("training") is MISSING:
             self._if_training(s, scope)
             return
-        self.statements(s.then if self.expressions.truth(s.condition, scope) else s.otherwise, scope)
+        self.run(s.then if self.expressions.truth(s.condition, scope) else s.otherwise, scope)
 
     def _if_training(self, s: ast.If, scope: Scope) -> None:
         """Both branches are kept; tensors that either of them binds are what it makes of them."""
@@ -362,7 +359,7 @@ class Statements(Elaboration):
         for branch in (s.then, s.otherwise):
             inner = scope.inner()
             with frame.level() as nodes:
-                self.statements(branch, inner)
+                self.run(branch, inner)
             graphs.append(nodes)
             results.append(inner.vars)
         if scope.body.result is not None:
@@ -417,9 +414,9 @@ class Statements(Elaboration):
 
     def _slot_of(self, s: ast.Assert, condition: ast.Expr, message: str) -> Span | None:
         """The slot that a condition of the block behind a body of slots is about, where the user wrote it."""
-        if not self.slot_spans or not s.span.source.library:
+        if not self.state.slot_spans or not s.span.source.library:
             return None
-        declared, slots = self.slot_spans[-1]
+        declared, slots = self.state.slot_spans[-1]
         block = declared.node.span
         if block.source is not s.span.source or not block.start <= s.span.start < block.end:
             return None
