@@ -1,6 +1,6 @@
 """Syntax -> IR: evaluates what is static, applies blocks, and checks every shape on the way.
 
-`Elaborator` (in `root`) is put together from the parts in here, each of which builds on those listed before it. A block
+`Elaborator` (in `root`) makes the parts in here and gives each those before it in the list below. A block
 is elaborated once for each distinct set of hyper-parameters and shapes; its sizes are re-rooted to its own names on
 entry and rewritten into the caller's on return, so that each block reads as it was written.
 
@@ -12,7 +12,7 @@ entry and rewritten into the caller's on return, so that each block reads as it 
     kinds          what a static value must be to stand for an option
     op_call        one application of a primitive
 
-    base           what all parts share: the state, reports, conditions, and what parts ask of later ones
+    base           what all parts share: the state, reports, and what parts ask of later ones
     hypers         hyper-parameters, given and by default
     signatures     tensors and sizes against signatures
     primitives     applications of primitives, and what depends only on sizes

@@ -3,7 +3,6 @@ other."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -12,7 +11,6 @@ from typing import Any, Protocol
 from archdsl.diagnostics import ArchError, Diagnostic
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.block_builder import BlockBuilder, GivenUpError
-from archdsl.frontend.first_values import Rule
 from archdsl.frontend.modules import SpecModule, words
 from archdsl.frontend.scopes import Scope
 from archdsl.ir.dims import Num
@@ -53,21 +51,26 @@ class ApplyPrimitive(Protocol):
     ) -> tuple[Value, ...]: ...
 
 
-class Elaboration(ABC):
-    """One model being built."""
+class Elaboration:
+    """One model being built: what its parts share, and what they ask of those that are made after them."""
 
-    root: BlockBuilder
-    """The frame of the model."""
     ev: Evaluate
     statements: Callable[[Sequence[ast.Statement], Scope], None]
+    """`Statements.run`."""
+    body: Callable[[BlockValue, Scope, Mapping[str, Any]], tuple[Value, ...]]
+    """`Bodies.run`."""
     primitive: ApplyPrimitive
     apply: Callable[[Any, Sequence[Num], Sequence[Value | None], Scope, Span], Any]
+    """`Calls.apply`."""
     expert: Callable[[Any, Num, Num, Scope, Sequence[str], Span], CallNode]
+    """`Blocks.expert`."""
+    find_model_input: Callable[[str, DimValue, Span], Value]
+    """`Elaborator.find_model_input`."""
+    root: BlockBuilder
+    """The frame of the model."""
 
     def __init__(self, module: SpecModule) -> None:
         self.module = module
-        self.rules: list[tuple[Rule, BlockBuilder]] = []
-        """The rules for first values that bodies say, and where."""
         self.problems: list[Diagnostic] = []
         self.reported = 0
         """How often something was reported, what is known already included."""
@@ -82,13 +85,6 @@ class Elaboration(ABC):
         """Whether something was found behind which nothing can be checked."""
         self.slot_spans: list[tuple[Declared, Mapping[str, Span]]] = []
         """The library's blocks that bodies of slots stand for, and where each slot was written."""
-        self.inputs: dict[str, Value] = {}
-        self.optional_inputs: set[str] = set()
-        self.made_inputs: dict[str, Value] = {}
-        """Inputs of a model of slots that its masks ask for."""
-        self.input_by_slots = False
-        self.context: Num | None = None
-        """Of a model of slots: the length of its longest sequence."""
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -121,16 +117,6 @@ class Elaboration(ABC):
             for s, names in self.turning
             if s.span.source is span.source and s.span.start <= span.start < s.span.end
         )
-
-    # --- what parts ask of later ones ---------------------------------------------------------------------------------
-
-    @abstractmethod
-    def body(self, template: BlockValue, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:
-        """Run the body of a block; its results, checked against the signature."""
-
-    @abstractmethod
-    def find_model_input(self, kind: str, axis: DimValue, span: Span) -> Value:
-        """The declared input of that kind over that axis; a model of slots gets one because it is asked for."""
 
 
 def shown_at(d: Diagnostic, span: Span) -> Diagnostic:

@@ -9,18 +9,15 @@ from typing import Any
 from archdsl.diagnostics import ArchError, Label, error, nearest
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
+from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.blocks import Blocks
 from archdsl.frontend.calls import Calls
 from archdsl.frontend.expressions import Expressions, as_mask
-from archdsl.frontend.first_values import said, whole
-from archdsl.frontend.functions import Functions
+from archdsl.frontend.first_values import Rule, said, whole
 from archdsl.frontend.headers import default_none, demand_applicable, hypers_of, library_block, tensor_params
-from archdsl.frontend.hypers import Hypers, with_options
+from archdsl.frontend.hypers import with_options
 from archdsl.frontend.kinds import coerce
-from archdsl.frontend.loops import Loops, assigned
-from archdsl.frontend.modules import SpecModule
-from archdsl.frontend.names import Names
-from archdsl.frontend.primitives import Primitives
+from archdsl.frontend.loops import assigned
 from archdsl.frontend.scopes import POISON, BlockCall, Given, ReportedError, Scope
 from archdsl.frontend.signatures import Signatures, demand_written
 from archdsl.frontend.statements import Statements
@@ -34,29 +31,29 @@ DISPENSABLE = frozenset({"blocks", "encoder", "decoder", "norm", "head", "heads"
 """Slots of a model without which the others can still be checked."""
 
 
-class Bodies(Elaboration):
+class Bodies:
     """Runs bodies."""
 
-    def __init__(self, module: SpecModule) -> None:
-        super().__init__(module)
-        self.hypers = Hypers(self)
-        self.signatures = Signatures(self)
-        self.primitives = Primitives(self, self.signatures)
-        self.primitive = self.primitives.apply
-        self.names = Names(self)
-        self.functions = Functions(self, self.primitives, self.names)
-        self.blocks = Blocks(self, self.hypers, self.signatures)
-        self.expert = self.blocks.expert
-        self.calls = Calls(self, self.primitives, self.names, self.functions, self.blocks)
-        self.apply = self.calls.apply
-        self.expressions = Expressions(self, self.primitives, self.names, self.functions, self.calls)
-        self.ev = self.expressions.ev
-        self.loops = Loops(self, self.signatures, self.expressions)
-        parts = (self.signatures, self.primitives, self.names, self.expressions, self.loops)
-        self._statements = Statements(self, *parts)
-        self.statements = self._statements.run
+    def __init__(
+        self,
+        state: Elaboration,
+        signatures: Signatures,
+        blocks: Blocks,
+        calls: Calls,
+        expressions: Expressions,
+        statements: Statements,
+    ) -> None:
+        self.state = state
+        self.signatures = signatures
+        self.blocks = blocks
+        self.calls = calls
+        self.expressions = expressions
+        self.statements = statements
+        self.rules: list[tuple[Rule, BlockBuilder]] = []
+        """The rules for first values that bodies say, and where."""
 
-    def body(self, template: BlockValue, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:
+    def run(self, template: BlockValue, scope: Scope, given: Mapping[str, Any]) -> tuple[Value, ...]:
+        """Run the body of a block; its results, checked against the signature."""
         assert isinstance(template.target, Declared)
         node = template.target.node
         meant = slots_with_equals(node)
@@ -80,10 +77,10 @@ class Bodies(Elaboration):
             first = next((v for v in given.values() if isinstance(v, Value)), None)
             self._check_like_first(node, first, flat, scope)
         else:
-            self._check_results(node, node.header.results, flat, scope)
+            self.check_results(node, node.header.results, flat, scope)
         return tuple(flat)
 
-    def _check_results(
+    def check_results(
         self,
         node: ast.BlockDecl | ast.ModelDecl,
         results: Sequence[ast.Result],
@@ -164,11 +161,11 @@ class Bodies(Elaboration):
         if isinstance(node, ast.BlockDecl):
             # Any others are there for the slots to read: a mask may be made of them.
             ordered = ordered[: ("x" not in named) + ("cross_attention" in args and "memory" not in named)]
-        self.slot_spans.append((declared, {s.key: s.span for s in node.body.slots}))
+        self.state.slot_spans.append((declared, {s.key: s.span for s in node.body.slots}))
         try:
             return self.blocks.apply(BlockCall(template, ordered, named, scope, span))
         finally:
-            self.slot_spans.pop()
+            self.state.slot_spans.pop()
 
     def slot_arguments(
         self,
@@ -189,7 +186,7 @@ class Bodies(Elaboration):
             key = item.key if isinstance(item, ast.Slot) else ""
             if isinstance(item, ast.Slot) and key not in hypers:
                 help_ = one_of(key, hypers, "its slots are")
-                self.report(error("E0201", f"{owner} has no slot `{key}`", item.key_span, help=help_))
+                self.state.report(error("E0201", f"{owner} has no slot `{key}`", item.key_span, help=help_))
                 key = nearest(key, hypers)  # taken as that one, to go on
                 if not key or key in written:
                     continue
@@ -198,7 +195,7 @@ class Bodies(Elaboration):
                 and not isinstance(item.value, ast.For | ast.Scan)
                 and item.names[0] in hypers
             ):
-                self.report(_with_equals([item]))
+                self.state.report(_with_equals([item]))
                 key = item.names[0]
                 item = ast.Slot(key, item.value, span=item.span, key_span=item.span)
             try:
@@ -206,7 +203,7 @@ class Bodies(Elaboration):
             except (ArchError, ReportedError) as problem:
                 # The other slots may be wrong too, each for itself.
                 if isinstance(problem, ArchError):
-                    self.report(problem)
+                    self.state.report(problem)
                 if isinstance(item, ast.Let):
                     scope.vars[item.name] = POISON
                 broken.add(key)
@@ -230,7 +227,7 @@ class Bodies(Elaboration):
     ) -> None:
         """One slot's value, or a `let` or `assert` among the slots."""
         if isinstance(item, ast.Let | ast.Assert):
-            self._statements.run_one(item, scope)
+            self.statements.run_one(item, scope)
             return
         if not isinstance(item, ast.Slot):
             help_ = "write the whole body in one of the two ways"
@@ -275,7 +272,7 @@ class Bodies(Elaboration):
         tensor."""
         first = next((k for k, v in given.items() if isinstance(v, Value)), "")
         before = scope.vars.get(first)
-        known = len(self.problems)
+        known = len(self.state.problems)
         statements: list[ast.Statement] = []
         slot: ast.Slot | None = None
         for item in body.items:
@@ -286,18 +283,18 @@ class Bodies(Elaboration):
                 raise error("E0202", "the slot `init` is given twice", item.key_span, labels=labels)
             elif all(isinstance(s, ast.Let | ast.Assert) for s in statements):
                 slot = item
-                self._statements.run(statements, scope)
+                self.statements.run(statements, scope)
                 value = self.expressions.ev(slot.value, scope, "scheme")
                 self.say_init(coerce(value, "scheme", True, "the slot `init`", slot.value.span), slot, scope)
                 statements = []
             else:
                 text = "`init` says how the weights below it are drawn: it stands before the equations"
                 raise error("E0215", text, item.span)
-        self._statements.run(statements, scope)
+        self.statements.run(statements, scope)
         if scope.body.result is not None:
             return scope.body.result
         last = scope.vars.get(first)
-        if last is POISON or (last is before and len(self.problems) > known):
+        if last is POISON or (last is before and len(self.state.problems) > known):
             raise ReportedError
         if not first or (last is before and first not in assigned(statements)):
             bound = assigned([s for s in statements if isinstance(s, ast.Assign)])

@@ -7,9 +7,14 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, Diagnostic, Label, did_you_mean, error
 from archdsl.diagnostics.source import Source, Span
+from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder, GivenUpError, Ledger
+from archdsl.frontend.blocks import Blocks
 from archdsl.frontend.bodies import Bodies, slot_block, slots_with_equals
+from archdsl.frontend.calls import Calls
+from archdsl.frontend.expressions import Expressions
 from archdsl.frontend.first_values import Rule, unused
+from archdsl.frontend.functions import Functions
 from archdsl.frontend.headers import (
     default_none,
     demand_applicable,
@@ -18,12 +23,16 @@ from archdsl.frontend.headers import (
     stored_kind,
     tensor_params,
 )
-from archdsl.frontend.hypers import with_options
+from archdsl.frontend.hypers import Hypers, with_options
 from archdsl.frontend.kinds import coerce, unknown_option
 from archdsl.frontend.longest import beyond_context
+from archdsl.frontend.loops import Loops
 from archdsl.frontend.modules import SpecModule, pick_model
+from archdsl.frontend.names import Names
+from archdsl.frontend.primitives import Primitives
 from archdsl.frontend.scopes import MISSING, BlockCall, BodyState, Given, ReportedError, Scope
-from archdsl.frontend.signatures import demand_written
+from archdsl.frontend.signatures import Signatures, demand_written
+from archdsl.frontend.statements import Statements
 from archdsl.ir import dims, verify
 from archdsl.ir.dims import Num, Poly, TooLargeError, Var, symbol
 from archdsl.ir.dims import Value as DimValue
@@ -49,35 +58,60 @@ EXAMPLES = {
 """What a slot that a model needs may hold."""
 
 
-class Elaborator(Bodies):
+class Elaborator:
     """Builds one model of a program: `Elaborator(module).build(name, overrides)`. An elaborator builds once."""
+
+    def __init__(self, module: SpecModule) -> None:
+        state = self.state = Elaboration(module)
+        signatures = self.signatures = Signatures(state)
+        primitives = Primitives(state, signatures)
+        names = Names(state)
+        functions = Functions(state, primitives, names)
+        blocks = self.blocks = Blocks(state, Hypers(state), signatures)
+        calls = Calls(state, primitives, names, functions, blocks)
+        expressions = self.expressions = Expressions(state, primitives, names, functions, calls)
+        loops = Loops(state, signatures, expressions)
+        statements = Statements(state, signatures, primitives, names, expressions, loops)
+        bodies = self.bodies = Bodies(state, signatures, blocks, calls, expressions, statements)
+        # What parts ask of those that are made after them.
+        state.ev, state.statements, state.body = expressions.ev, statements.run, bodies.run
+        state.primitive, state.apply, state.expert = primitives.apply, calls.apply, blocks.expert
+        state.find_model_input = self.find_model_input
+        self.inputs: dict[str, Value] = {}
+        self.optional_inputs: set[str] = set()
+        self.made_inputs: dict[str, Value] = {}
+        """Inputs of a model of slots that its masks ask for."""
+        self.input_by_slots = False
+        self.context: Num | None = None
+        """Of a model of slots: the length of its longest sequence."""
 
     def build(self, name: str | None, overrides: Mapping[str, str], *, hoist: bool = True) -> Model:
         """Elaborate the model (or variant) of that name, with hyper-parameters set as given; without `hoist` each block
         computes what its body says. Raises ArchError with all that is wrong."""
-        declaration = pick_model(self.module, name)
+        declaration = pick_model(self.state.module, name)
         try:
             model = self._build(declaration, overrides, hoist)
         except ArchError as problem:
-            self.report(problem)
+            self.state.report(problem)
         except ReportedError:
             pass
         except GivenUpError as problem:
-            self.user_spans.clear()
-            self.report(problem.problem)
+            self.state.user_spans.clear()
+            self.state.report(problem.problem)
         except TooLargeError as problem:  # of sizes in the names of the blocks around
             span = declaration.name_span
-            self.report(error("E0404", f"a size of `{declaration.name}` is too long", span, help=str(problem)))
+            self.state.report(error("E0404", f"a size of `{declaration.name}` is too long", span, help=str(problem)))
         except RecursionError:
             text = f"what `{declaration.name}` is made of is nested too deep"
-            self.report(error("E0107", text, declaration.name_span, help="write a repetition as a list or a `for`"))
+            help_ = "write a repetition as a list or a `for`"
+            self.state.report(error("E0107", text, declaration.name_span, help=help_))
         else:
-            if not self.problems:
+            if not self.state.problems:
                 return verify.checked(model, verify.violations, "elaboration")
-        raise ArchError(in_order(self.problems))
+        raise ArchError(in_order(self.state.problems))
 
     def _build(self, declaration: ast.ModelDecl | ast.Variant, overrides: Mapping[str, str], hoist: bool) -> Model:
-        frame = self.root = BlockBuilder(Ledger(), declaration.name, declaration.name_span)
+        frame = self.state.root = BlockBuilder(Ledger(), declaration.name, declaration.name_span)
         node, module, given = self._settled(declaration)
         of_hypers, of_slots = self._overrides(overrides, node)
         template = BlockValue(Declared(node, module), {})
@@ -94,16 +128,16 @@ class Elaborator(Bodies):
             if not slots_with_equals(node):  # else `body` says so
                 self._equation_inputs(node, scope)
                 frame.own_names |= scope.vars.keys()
-            outputs = self.body(template, scope, dict(self.inputs))
+            outputs = self.bodies.run(template, scope, dict(self.inputs))
         frame.settle(None)
         model = self._model(declaration, node, scope, config, outputs)
         frame.block = model.block
-        if not self.problems:
+        if not self.state.problems:
             self._demand_use()
         if self.context is not None:
             for problem in beyond_context(model.block.graph, self.context):
-                self.report(ArchError([problem]))
-        if self.problems:
+                self.state.report(ArchError([problem]))
+        if self.state.problems:
             return model
         model = hoisted(model) if hoist else model
         if (count := operations(model.block.graph)) > MAX_OPERATIONS:
@@ -113,21 +147,21 @@ class Elaborator(Bodies):
 
     def _demand_use(self) -> None:
         """Report (E0217) each rule for first values that decides for no weight, wherever its body is applied."""
-        used = {rule.span for rule, _ in self.rules if rule.fate == "decides"}
+        used = {rule.span for rule, _ in self.bodies.rules if rule.fate == "decides"}
         worst: dict[Span, tuple[Rule, BlockBuilder]] = {}
-        for rule, frame in self.rules:
+        for rule, frame in self.bodies.rules:
             known = worst.get(rule.span)
             if rule.span not in used and (known is None or known[0].fate_rank < rule.fate_rank):
                 worst[rule.span] = rule, frame
         for rule, frame in worst.values():
             assert frame.block is not None  # nothing is wrong: every frame became one
-            self.report(unused(rule, frame.block))
+            self.state.report(unused(rule, frame.block))
 
     # --- hyper-parameters ---------------------------------------------------------------------------------------------
 
     def _settled(self, declaration: ast.ModelDecl | ast.Variant) -> tuple[ast.ModelDecl, SpecModule, dict[str, Given]]:
         """The model behind a variant, the file it is in, and what the variants set."""
-        node, module = declaration, self.module
+        node, module = declaration, self.state.module
         given: dict[str, Given] = {}
         chain: set[str] = set()
         while isinstance(node, ast.Variant):
@@ -150,7 +184,7 @@ class Elaborator(Bodies):
         if not isinstance(target, ast.ModelDecl | ast.Variant):
             help_ = did_you_mean(function.id, module.visible())
             raise error("E0210", f"nothing that can be compiled is called `{function.id}`", function.span, help=help_)
-        scope = Scope(module, self.root, BodyState())
+        scope = Scope(module, self.state.root, BodyState())
         args: dict[str, Given] = {}
         for arg in call.args if isinstance(call, ast.Call) else ():
             if arg.name is None:
@@ -174,8 +208,8 @@ class Elaborator(Bodies):
         of_hypers: dict[str, Given] = {}
         of_slots: dict[str, Given] = {}
         for key, text in overrides.items():
-            source = Source("--set", text)
-            value = self.expressions.ev(parse_expression(source), Scope(self.module, self.root, BodyState()))
+            source, scope = Source("--set", text), Scope(self.state.module, self.state.root, BodyState())
+            value = self.expressions.ev(parse_expression(source), scope)
             span = Span(source, 0, len(text))
             if key in hypers:
                 of_hypers[key] = (value, span)
@@ -234,7 +268,7 @@ class Elaborator(Bodies):
 
     def _add_input(self, param: ast.TensorParam, value: Value) -> Value:
         """An input of the model, which may be left out if it has a default."""
-        self.inputs[param.name] = self.root.own(value)
+        self.inputs[param.name] = self.state.root.own(value)
         if param.default is not None:
             self.optional_inputs.add(param.name)
         return value
@@ -260,13 +294,13 @@ class Elaborator(Bodies):
                 scope.frame.demand_size(value, "size")
             return value, where
 
-        args = self.slot_arguments(node, declared, scope, "a model of slots", adjust)
+        args = self.bodies.slot_arguments(node, declared, scope, "a model of slots", adjust)
         self._one_meaning(sizes, node, scope)
         if "context" in sizes:
             self.context = args["context"][0].at(sizes["context"].origin)
         hypers = hypers_of(BlockValue(declared, {}))
         required = [name for name, h in hypers.items() if h.default is None and name not in args]
-        if required and self.problems:
+        if required and self.state.problems:
             raise ReportedError  # a slot by a wrong name is missing under its right one
         if required:
             text = f"`{node.name}` still needs its slot{'s' * (len(required) > 1)} {listed(required)}"
@@ -277,11 +311,11 @@ class Elaborator(Bodies):
             tensors = self._input_tensors(args["input"], scope, node)
         else:
             tensors = self._library_tensors(declared, scope, node)
-        self.slot_spans.append((declared, {s.key: s.span for s in node.body.slots}))
+        self.state.slot_spans.append((declared, {s.key: s.span for s in node.body.slots}))
         try:
             return self.blocks.apply(BlockCall(template, tensors, {}, scope, span))
         finally:
-            self.slot_spans.pop()
+            self.state.slot_spans.pop()
 
     def _check_header(self, node: ast.ModelDecl, outputs: Sequence[Value], scope: Scope) -> None:
         """Compare what the header of a model of slots says of its inputs and results with those that the slots make.
@@ -298,7 +332,7 @@ class Elaborator(Bodies):
             demand_written(what, param.type, self.inputs[param.name], param.span)
             self.signatures.same_dims(param.type, self.inputs[param.name], scope, what, param.span, bind=True)
         if node.header.results is not None:
-            self._check_results(node, node.header.results, outputs, scope)
+            self.bodies.check_results(node, node.header.results, outputs, scope)
 
     def _one_meaning(self, sizes: Mapping[str, Num], node: ast.ModelDecl, scope: Scope) -> None:
         """Raise E0202 where a slot such as `width` is not the hyper-parameter or `let` of its name."""
@@ -358,6 +392,7 @@ class Elaborator(Bodies):
         return tensors
 
     def find_model_input(self, kind: str, axis: DimValue, span: Span) -> Value:
+        """The declared input of that kind over that axis; a model of slots gets one because it is asked for."""
         for value in (*self.inputs.values(), *self.made_inputs.values()):
             if value.dtype == kind and value.rank == 2 and value.shape[1].value == axis:
                 return value
@@ -382,7 +417,7 @@ class Elaborator(Bodies):
     def _make_input(self, source: str, made: Value) -> Value:
         """An input of a model of slots that belongs to another one."""
         self.made_inputs[f"{source}_{made.dtype}"] = made
-        return self.root.own(made)
+        return self.state.root.own(made)
 
     # --- the result ---------------------------------------------------------------------------------------------------
 
@@ -417,7 +452,7 @@ class Elaborator(Bodies):
         )
         sizes = [d.value for v in inputs.values() for d in v.shape]
         symbols = dict.fromkeys(s for size in sizes if isinstance(size, Poly) for s in sorted(size.symbols))
-        source, doc = self.module.source, self.module.tree.doc or node.doc
+        source, doc = self.state.module.source, self.state.module.tree.doc or node.doc
         fields = tuple(ConfigField(k, v) for k, v in config.items())
         context = self.context if self.context is not None else config.get("context")
         return Model(declaration.name, block, fields, tuple(symbols), context, doc, source.name, source.text)
