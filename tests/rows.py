@@ -2,8 +2,7 @@
 
 from collections.abc import Collection
 
-from archdsl.frontend.scalings import SCALINGS
-from archdsl.frontend.schemes import SCHEMES
+from archdsl.frontend.schemes import SCALINGS, SCHEMES
 from archdsl.ir.dims import num
 from archdsl.ir.masks import RULES, TENSOR_RULES, Mask
 from archdsl.ops.elementwise import FUNCTIONS, REAL

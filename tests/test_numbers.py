@@ -11,8 +11,7 @@ from archdsl import api
 from archdsl.diagnostics import ArchError, Diagnostic
 from archdsl.frontend.headers import hypers_of
 from archdsl.frontend.modules import find_in_library, find_primitive
-from archdsl.frontend.scalings import SCALINGS
-from archdsl.frontend.schemes import SCHEMES
+from archdsl.frontend.schemes import SCALINGS, SCHEMES
 from archdsl.ir.dims import Num, Poly, is_size_like
 from archdsl.ir.graph import CallNode, Graph, Model, OpNode, subgraphs
 from archdsl.ir.ranges import RANGES

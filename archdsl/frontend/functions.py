@@ -15,8 +15,7 @@ from archdsl.frontend.hypers import with_options
 from archdsl.frontend.kinds import coerce, name_place, unknown_option
 from archdsl.frontend.names import Names
 from archdsl.frontend.primitives import Primitives
-from archdsl.frontend.scalings import ASCENDING, SCALINGS
-from archdsl.frontend.schemes import SCHEMES, Field
+from archdsl.frontend.schemes import ASCENDING, SCALINGS, SCHEMES, Field
 from archdsl.frontend.scopes import Absent, Argument, Given, MaskRule, SchemeRule, Scope, is_tensor
 from archdsl.frontend.signatures import TAKEN, demand_kind, demand_whole
 from archdsl.ir import masks

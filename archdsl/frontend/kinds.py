@@ -8,8 +8,7 @@ from typing import Any
 
 from archdsl.diagnostics import ArchError, error
 from archdsl.diagnostics.source import Span
-from archdsl.frontend.scalings import SCALINGS
-from archdsl.frontend.schemes import SCHEMES
+from archdsl.frontend.schemes import SCALINGS, SCHEMES
 from archdsl.ir.dims import Num
 from archdsl.ir.masks import Mask
 from archdsl.ir.ranges import NUMBERS, RANGES, demand_range, whole_size

@@ -12,8 +12,7 @@ from archdsl.dependence.rows import mixing
 from archdsl.diagnostics import Diagnostic
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.modules import WORDS, SpecModule, find_primitive
-from archdsl.frontend.scalings import SCALINGS
-from archdsl.frontend.schemes import SCHEMES
+from archdsl.frontend.schemes import SCALINGS, SCHEMES
 from archdsl.ir import masks
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Block, CallNode, Graph, Input, LoopNode, Model, OpNode, Value

@@ -22,8 +22,7 @@ from archdsl.frontend.modules import (
     find_primitive,
 )
 from archdsl.frontend.primitives import joined_names
-from archdsl.frontend.scalings import SCALINGS
-from archdsl.frontend.schemes import SCHEMES
+from archdsl.frontend.schemes import SCALINGS, SCHEMES
 from archdsl.frontend.scopes import (
     MISSING,
     POISON,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rows import ACTIVATIONS, with_the_rest
 
-from archdsl.frontend.scalings import SCALINGS
-from archdsl.frontend.schemes import FIXED
+from archdsl.frontend.schemes import FIXED, SCALINGS
 from archdsl.ir.dims import num
 from archdsl.ir.masks import INPUTS, RULES, Mask
 from archdsl.ops import registry
