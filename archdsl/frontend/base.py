@@ -16,7 +16,6 @@ from archdsl.frontend.scopes import Scope
 from archdsl.ir.dims import Num
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import CallNode, Input, Value
-from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
 from archdsl.ir.static import BlockValue, Declared, SharedModule
 from archdsl.resources import library_files, library_source
@@ -33,24 +32,6 @@ class Evaluate(Protocol):
     def __call__(self, e: Any, scope: Scope, expect: str | None = None) -> Any: ...
 
 
-class ApplyPrimitive(Protocol):
-    """`Primitives.apply`."""
-
-    def __call__(
-        self,
-        scope: Scope,
-        op: Primitive | str,
-        inputs: Sequence[Input | Mask],
-        options: Mapping[str, Any],
-        span: Span,
-        hint: str = "",
-        *,
-        as_name: str = "",
-        label: str = "",
-        instance: SharedModule | None = None,
-    ) -> tuple[Value, ...]: ...
-
-
 class Elaboration:
     """One model being built: what its parts share, and what they ask of those that are made after them."""
 
@@ -59,7 +40,11 @@ class Elaboration:
     """`Statements.run`."""
     body: Callable[[BlockValue, Scope, Mapping[str, Any]], tuple[Value, ...]]
     """`Bodies.run`."""
-    primitive: ApplyPrimitive
+    primitive: Callable[
+        [Scope, Primitive | str, Sequence[Input], Mapping[str, Any], Span, str, str, SharedModule | None],
+        tuple[Value, ...],
+    ]
+    """`Primitives.apply`."""
     apply: Callable[[Any, Sequence[Num], Sequence[Value | None], Scope, Span], Any]
     """`Calls.apply`."""
     expert: Callable[[Any, Num, Num, Scope, Sequence[str], Span], CallNode]

@@ -161,9 +161,14 @@ class Bodies:
         if isinstance(node, ast.BlockDecl):
             # Any others are there for the slots to read: a mask may be made of them.
             ordered = ordered[: ("x" not in named) + ("cross_attention" in args and "memory" not in named)]
-        self.state.slot_spans.append((declared, {s.key: s.span for s in node.body.slots}))
+        return self.apply_slots(node, BlockCall(template, ordered, named, scope, span))
+
+    def apply_slots(self, node: ast.BlockDecl | ast.ModelDecl, call: BlockCall) -> tuple[Value, ...]:
+        """Apply the library's block that a body of slots stands for."""
+        assert isinstance(node.body, ast.Body)
+        self.state.slot_spans.append((call.declared, {s.key: s.span for s in node.body.slots}))
         try:
-            return self.blocks.apply(BlockCall(template, ordered, named, scope, span))
+            return self.blocks.apply(call)
         finally:
             self.state.slot_spans.pop()
 

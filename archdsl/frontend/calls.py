@@ -227,16 +227,9 @@ class Calls:
                 for n in _sizes_in(value) if hyper is None or hyper.kind in SIZES else ():
                     demand_whole(n, f"`{name}` of `{template.name}`", call.scope, n.origin or call.span)
             inputs, spans = self.primitives.inputs(template.target, call)
+            op, label = template.target, call.as_name or template.label
             outputs = self.primitives.apply(
-                call.scope,
-                template.target,
-                inputs,
-                template.args,
-                call.span,
-                spans=spans,
-                as_name=call.as_name,
-                label=template.label,
-                instance=call.instance,
+                call.scope, op, inputs, template.args, call.span, "", label, call.instance, spans=spans
             )
         else:
             outputs = self.blocks.apply(call)

@@ -42,15 +42,15 @@ class OpCall:
         self.axes: dict[str, Num] = {}
         self.instance: SharedModule | None = None
         self.handle: Handle | None = None
-        self.as_name = ""
         self.label = ""
+        """What the step is to be called."""
         self.step = ""
         """The step in the path of names, where it is known before the node is made."""
 
     @property
     def base(self) -> str:
         """What the step is made of."""
-        return self.as_name or self.label or self.op.name
+        return self.label or self.op.name
 
     # --- what primitives ask ---
 
@@ -173,14 +173,13 @@ class OpCall:
                 )
         frame.put(node)
         if (weights or blocks) and instance is None:
-            explicit = bool(self.as_name or self.label)
-            frame.name_later(self.base, explicit, op.family == "linear", self.step)
+            frame.name_later(self.base, bool(self.label), op.family == "linear", self.step)
         elif instance is not None and self.handle is None:
             object.__setattr__(node, "name", instance.path)
         return outputs
 
     def apply(self, name: str, *inputs: Input, called: str = "", **options: Any) -> Value:
-        outputs = self.state.primitive(self.scope, name, inputs, options, self.span, called)
+        outputs = self.state.primitive(self.scope, name, inputs, options, self.span, called, "", None)
         return outputs[0]
 
     def apply_block(
@@ -202,17 +201,7 @@ class OpCall:
     ) -> Any:
         instance = position if isinstance(position, SharedModule) else None
         target = position.template.target if instance is not None else position.target
-        found = self.state.primitive(
-            self.scope,
-            target,
-            inputs,
-            options,
-            self.span,
-            called,
-            as_name="position",
-            label="position",
-            instance=instance,
-        )
+        found = self.state.primitive(self.scope, target, inputs, options, self.span, called, "position", instance)
         return found[0] if outputs == 1 else found
 
     def expert(self, block: Any, copies: Num, width: Num) -> CallNode:

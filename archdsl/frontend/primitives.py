@@ -109,13 +109,13 @@ class Primitives:
         options: Mapping[str, Any],
         span: Span,
         hint: str = "",
-        *,
-        spans: Sequence[Span | None] = (),
-        as_name: str = "",
         label: str = "",
         instance: SharedModule | None = None,
+        *,
+        spans: Sequence[Span | None] = (),
     ) -> tuple[Value, ...]:
-        """Apply a primitive; its outputs, called by the hint if they have no name."""
+        """Apply a primitive; its outputs, called by the hint if they have no name. The label, if there is one, is the
+        step in the path of names."""
         if isinstance(op, str):
             op = _primitive(op)
         frame, handle = scope.frame, None
@@ -134,8 +134,7 @@ class Primitives:
                 where or span,
                 help="a mask chooses among tensors: `where(mask, scores, -inf)`",
             )
-        site.as_name, site.label = as_name, label
-        site.instance, site.handle = instance, handle
+        site.label, site.instance, site.handle = label, instance, handle
         if op.own_type or (frame.copies is not None and op.has_grouped()):
             site.inputs = tuple(self._own_type(v, scope, span) for v in site.inputs)
         op.check(site)

@@ -67,7 +67,7 @@ class Elaborator:
         primitives = Primitives(state, signatures)
         names = Names(state)
         functions = Functions(state, primitives, names)
-        blocks = self.blocks = Blocks(state, Hypers(state), signatures)
+        blocks = Blocks(state, Hypers(state), signatures)
         calls = Calls(state, primitives, names, functions, blocks)
         expressions = self.expressions = Expressions(state, primitives, names, functions, calls)
         loops = Loops(state, signatures, expressions)
@@ -311,11 +311,7 @@ class Elaborator:
             tensors = self._input_tensors(args["input"], scope, node)
         else:
             tensors = self._library_tensors(declared, scope, node)
-        self.state.slot_spans.append((declared, {s.key: s.span for s in node.body.slots}))
-        try:
-            return self.blocks.apply(BlockCall(template, tensors, {}, scope, span))
-        finally:
-            self.state.slot_spans.pop()
+        return self.bodies.apply_slots(node, BlockCall(template, tensors, {}, scope, span))
 
     def _check_header(self, node: ast.ModelDecl, outputs: Sequence[Value], scope: Scope) -> None:
         """Compare what the header of a model of slots says of its inputs and results with those that the slots make.
