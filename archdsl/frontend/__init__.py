@@ -1,16 +1,21 @@
 """Syntax -> IR: evaluates what is static, applies blocks, and checks every shape on the way.
 
-`Elaborator` (in `root`) makes the parts in here and gives each those before it in the list below. A block
-is elaborated once for each distinct set of hyper-parameters and shapes; its sizes are re-rooted to its own names on
-entry and rewritten into the caller's on return, so that each block reads as it was written.
+`Elaborator` (in `root`) makes the parts, from `hypers` on, and hands to each those listed before it that it uses. All
+of them share one `Elaboration`, by which a part asks one that is listed after it: an expression in a body holds calls,
+whose blocks have bodies of their own. A block is elaborated once for each distinct set of hyper-parameters and shapes;
+its sizes are re-rooted to its own names on entry and rewritten into the caller's on return, so that each block reads as
+it was written.
 
     load           a spec by its path or its name in the zoo, and what comes of it
     modules        files, what they import and declare
+    headers        what the head of a block says
+    schemes        first values and scalings of rotary embeddings, with their numbers
+    first_values   which weights the slot `init` of a body reaches
     scopes         names of a body, and what they can stand for
-    decisions      what a block was decided from
     block_builder  the block being elaborated: its graph, its weights, what it needs of the blocks around
     kinds          what a static value must be to stand for an option
     op_call        one application of a primitive
+    lists          lists, and the pattern in which a spec wrote them
 
     base           what all parts share: the state, reports, and what parts ask of later ones
     hypers         hyper-parameters, given and by default

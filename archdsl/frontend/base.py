@@ -1,5 +1,4 @@
-"""What all parts of the elaborator share: its state, reports, conditions on sizes, and what the parts ask of each
-other."""
+"""What all parts of the elaborator share: its state, its reports, and what they ask of parts that are made later."""
 
 from __future__ import annotations
 
