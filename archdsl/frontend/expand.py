@@ -396,9 +396,9 @@ class _Writer:
                 return self._instance(value)
             case BlockValue(target, args):
                 return self._block(target.node if isinstance(target, Declared) else target, args)
-            case Scheme(name, numbers):
+            case Scheme(name, numbers, lists):
                 given_ = {k: n for k, n in numbers.items() if n.origin is not None or len(numbers) == 1}
-                return given(name_of(name), [arg(self._value(n), k) for k, n in given_.items()])
+                return given(name_of(name), [arg(self._value(v), k) for k, v in {**lists, **given_}.items()])
             case InitRules(rules):
                 first = [(r.pattern, self._value(r.scheme)) for r in rules]
                 said = tuple(ast.Rule(pattern, e, pattern_span=NOWHERE, span=NOWHERE) for pattern, e in first)

@@ -10,6 +10,7 @@ from typing import Any
 from archdsl.diagnostics import Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
+from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.headers import hypers_of, tensor_params
 from archdsl.frontend.hypers import with_options
 from archdsl.frontend.kinds import coerce, name_place, unknown_option
@@ -147,6 +148,7 @@ class Functions:
         fields = SCHEMES[rule.name] if rule.name in SCHEMES else SCALINGS[rule.name]
         given = _by_name(rule.name, fields, args)
         numbers: dict[str, Num] = {}
+        lists: dict[str, tuple[Num, ...]] = {}
         for key, field in fields.items():
             what = f"`{key}` of `{rule.name}`"
             if key not in given:
@@ -157,14 +159,11 @@ class Functions:
                 continue
             value, where = given[key]
             if not field.many:
-                numbers[key] = _scheme_number(value, field, what, where)
+                numbers[key] = _scheme_number(value, field, what, where, scope.frame)
             elif not isinstance(value, ListValue):
                 raise error("E0203", f"{what} is a list of numbers, and {kind_of(value)} was given", where)
             else:
-                items = enumerate(value.items)
-                numbers.update({f"{key}.{i}": _scheme_number(v, field, what, where) for i, v in items})
-        for key, n in numbers.items():
-            scope.frame.demand_size(n, fields[key.partition(".")[0]].kind)
+                lists[key] = tuple(_scheme_number(v, field, what, where, scope.frame) for v in value.items)
         if rule.name in ASCENDING:
             less, how, more = ASCENDING[rule.name]
             text = f"`{less}` of `{rule.name}` must be {how} `{more}`"
@@ -174,7 +173,7 @@ class Functions:
         if rule.name == "longrope" and "factor" in numbers and numbers["original"].value == 1:
             text = "`longrope` with a `factor` compares contexts by their logarithms, and that of 1 is 0"
             raise error("E0204", text, given["original"][1], help="give an `original` context above 1")
-        return Scheme(rule.name, numbers)
+        return Scheme(rule.name, numbers, lists)
 
     def drawn(self, value: Any, scope: Scope, span: Span) -> Any:
         """In a weight's first value, a scheme that something is computed with is a draw of the weight's shape."""
@@ -202,7 +201,7 @@ def _by_name(owner: str, fields: Collection[str], args: Sequence[Argument]) -> d
     return found
 
 
-def _scheme_number(value: Any, field: Field, what: str, span: Span) -> Num:
+def _scheme_number(value: Any, field: Field, what: str, span: Span, frame: BlockBuilder) -> Num:
     """A number of a scheme or scaling. Raises E0203, E0204, E0401, or E0402 for what only the running model knows."""
     if isinstance(value, bool):
         value = num(int(value))
@@ -211,6 +210,7 @@ def _scheme_number(value: Any, field: Field, what: str, span: Span) -> Num:
     if not value.static:
         raise error("E0402", f"{what} is {value}, which is known only when the model runs", span)
     found: Num = coerce(value, field.kind, False, what, span)
+    frame.demand_size(found, field.kind)
     return found
 
 

@@ -4,7 +4,7 @@ schemes."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -127,9 +127,16 @@ class Scheme(Entity):
 
     name: str
     numbers: Mapping[str, Num] = field(default_factory=dict)
+    lists: Mapping[str, tuple[Num, ...]] = field(default_factory=dict)
+    """What it takes several numbers for: the divisors of `longrope`."""
 
     def outward(self, names: Mapping[str, Expr]) -> Scheme:
-        return Scheme(self.name, {k: n.outward(names) for k, n in self.numbers.items()})
+        return self.each(lambda _, n: n.outward(names))
+
+    def each(self, number: Callable[[str, Num], Num]) -> Scheme:
+        """The scheme with other numbers, each made of its name and the old one."""
+        lists = {k: tuple(number(f"{k}_{i}", n) for i, n in enumerate(v)) for k, v in self.lists.items()}
+        return Scheme(self.name, {k: number(k, n) for k, n in self.numbers.items()}, lists)
 
 
 class InitRule(Entity):
@@ -167,7 +174,7 @@ def static_key(value: Any) -> Hashable:
     if isinstance(value, SharedModule):
         return ("instance", id(value))
     if isinstance(value, Scheme):
-        return ("scheme", value.name, static_key(value.numbers))
+        return ("scheme", value.name, static_key(value.numbers), static_key(value.lists))
     if isinstance(value, InitRules):
         return ("rules", tuple((r.pattern, static_key(r.scheme)) for r in value.rules))
     if isinstance(value, bool | str | EnumValue) or value is None:
@@ -191,7 +198,7 @@ def numbers_of(value: Any) -> Iterator[Num]:
     elif isinstance(value, BlockValue):
         yield from numbers_of(tuple(value.args.values()))
     elif isinstance(value, Scheme):
-        yield from value.numbers.values()
+        yield from (*value.numbers.values(), *numbers_of(tuple(value.lists.values())))
     elif isinstance(value, InitRules):
         yield from numbers_of([r.scheme for r in value.rules])
     elif isinstance(value, Mask):
@@ -261,10 +268,7 @@ def _abstract(name: str, value: Any, bind: dict[str, Expr], label: str, taken: C
         return _localise_mask(name, value, bind, taken, [0])
     if isinstance(value, Scheme):
         # A number that the scheme fills in by itself needs no name.
-        numbers = {
-            k: v if v.origin is None else _abstract(f"{name}_{k}", v, bind, "", taken) for k, v in value.numbers.items()
-        }
-        return Scheme(value.name, numbers)
+        return value.each(lambda k, n: n if n.origin is None else _abstract(f"{name}_{k}", n, bind, "", taken))
     if isinstance(value, InitRules):
         schemes = [_abstract(f"{name}_{i}", r.scheme, bind, "", taken) for i, r in enumerate(value.rules)]
         return InitRules(tuple(replace(r, scheme=s) for r, s in zip(value.rules, schemes, strict=True)))

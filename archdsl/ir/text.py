@@ -103,7 +103,7 @@ def static(value: Any, number: Callable[[Num], str] = number) -> str:
     if isinstance(value, Mask):
         return _mask(value, number)
     if isinstance(value, Scheme):
-        return _call(value.name, value.numbers, number)
+        return _call(value.name, {**value.lists, **value.numbers}, number)
     if isinstance(value, BlockValue):
         return _call(value.name, value.args, number)
     if isinstance(value, SharedModule):

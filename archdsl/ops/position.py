@@ -330,7 +330,7 @@ class RopeTable(Primitive):
             if call.size("dims").static:
                 call.fixed(call.size("dims"))
             for field in ("short", "long"):
-                count = sum(k.startswith(f"{field}.") for k in scaling.numbers)
+                count = len(scaling.lists[field])
                 if isinstance(pairs, int) and count != pairs // 2:
                     raise call.error(
                         "E0301",
@@ -361,7 +361,7 @@ class RopeTable(Primitive):
             return g.constant(yarn(waves, theta, n), "float32")
         if scaling.name == "llama3":
             return g.constant(llama3(waves, n), "float32")
-        short, long = ([v for k, v in n.items() if k.startswith(f"{f}.")] for f in ("short", "long"))
+        short, long = (map(float, scaling.lists[f]) for f in ("short", "long"))
         beyond = g.Greater(g.number(length), int(n["original"]))
         slow, fast = ([w / d for w, d in zip(waves, by, strict=True)] for by in (long, short))
         return g.Where(beyond, g.constant(slow, "float32"), g.constant(fast, "float32"))
@@ -386,9 +386,8 @@ class RopeTable(Primitive):
             more = {name: n[name] for name in ("factor", "low", "high", "original")}
             waves = e.py("llama3_scaling({waves}, {**more})", waves=waves, more=more)
         elif kind == "longrope":
-            short, long = ([v for k, v in n.items() if k.startswith(f"{f}.")] for f in ("short", "long"))
             call = "LongRope(short=[{*short}], long=[{*long}], original={original})"
-            module = e.stateless("longrope", e.py(call, short=short, long=long, original=n["original"]))
+            module = e.stateless("longrope", e.py(call, **scaling.lists, original=n["original"]))
             waves = e.py("{longrope}({waves}, {0})", longrope=module, waves=waves)
         table = e.py("scaled_rope_table({x}, {waves})", x=positions, waves=waves)
         if not node.options.get("sharpened"):
@@ -397,7 +396,7 @@ class RopeTable(Primitive):
             "yarn": "(0.1 * {mscale} * math.log({factor}) + 1) * {table}",
             "longrope": "math.sqrt(1 + math.log({factor}) / math.log({original})) * {table}",
         }
-        return e.py(written[kind], table=table, **{k: v for k, v in n.items() if "." not in k})
+        return e.py(written[kind], table=table, **n)
 
 
 def _root(scaling: Scheme) -> float:

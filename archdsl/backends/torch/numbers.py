@@ -22,7 +22,7 @@ from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Poly, Var
 from archdsl.ir.graph import Block
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Tree
-from archdsl.ir.static import BlockValue, ListValue, Scheme
+from archdsl.ir.static import BlockValue, ListValue, Scheme, numbers_of
 from archdsl.ir.walk import block_tensors
 
 OPERATORS = {
@@ -434,7 +434,7 @@ def values_of(block: Block) -> Mapping[str, Expr]:
             for v in value.args.values():
                 note(v)
         elif isinstance(value, Scheme):
-            for v in value.numbers.values():
+            for v in numbers_of(value):
                 note(v)
         elif isinstance(value, Mask):
             for v in (*value.numbers, *value.parts):
