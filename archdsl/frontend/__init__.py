@@ -1,10 +1,10 @@
 """Syntax -> IR: evaluates what is static, applies blocks, and checks every shape on the way.
 
-`Elaborator` (in `root`) makes the parts, from `hypers` on, and hands to each those listed before it that it uses. All
-of them share one `Elaboration`, by which a part asks one that is listed after it: an expression in a body holds calls,
-whose blocks have bodies of their own. A block is elaborated once for each distinct set of hyper-parameters and shapes;
-its sizes are re-rooted to its own names on entry and rewritten into the caller's on return, so that each block reads as
-it was written.
+`Elaborator` (in `root`) makes the parts, from `signatures` on, and hands to each those listed before it that it uses.
+All of them share one `Elaboration`, by which a part asks one that is listed after it: an expression in a body holds
+calls, whose blocks have bodies of their own. A block is elaborated once for each distinct set of hyper-parameters and
+shapes; its sizes are re-rooted to its own names on entry and rewritten into the caller's on return, so that each block
+reads as it was written.
 
     load           a spec by its path or its name in the zoo, and what comes of it
     modules        files, what they import and declare

@@ -13,7 +13,7 @@ from archdsl.frontend.base import HOPELESS, Elaboration, shown_at
 from archdsl.frontend.block_builder import BlockBuilder
 from archdsl.frontend.first_values import Fate, within
 from archdsl.frontend.headers import hypers_of, is_inline, library_block, result_names, tensor_params
-from archdsl.frontend.hypers import Hypers
+from archdsl.frontend.hypers import bind_defaults
 from archdsl.frontend.lists import value_key
 from archdsl.frontend.modules import words
 from archdsl.frontend.primitives import joined_names
@@ -33,9 +33,8 @@ from archdsl.syntax.limits import MAX_BLOCK_DEPTH
 class Blocks:
     """Applies declared blocks."""
 
-    def __init__(self, state: Elaboration, hypers: Hypers, signatures: Signatures) -> None:
+    def __init__(self, state: Elaboration, signatures: Signatures) -> None:
         self.state = state
-        self.hypers = hypers
         self.signatures = signatures
         self.memo: dict[Hashable, Block] = {}
         """Blocks by what makes them: each is elaborated once."""
@@ -107,7 +106,7 @@ class Blocks:
             inner.vars[name] = value.labelled(name) if isinstance(value, BlockValue) else value
         given, sizes = match_tensors(call, inner, None)
         inner.vars.update(given)
-        self.hypers.defaults(call, inner, sizes, None)
+        bind_defaults(self.state, call, inner, sizes, None)
         self.signatures.check_shapes(call, inner, given)
         stash, frame.pending, init = frame.pending, [], frame.init
         try:
@@ -220,7 +219,7 @@ class Blocks:
     ) -> Block:
         target, node, frame = call.declared, call.declared.node, scope.frame
         scope.vars.update(given)
-        self.hypers.defaults(call, scope, sizes, frame)
+        bind_defaults(self.state, call, scope, sizes, frame)
         self.signatures.check_shapes(call, scope, given)
         outputs = self.state.body(call.template, scope, given)
         frame.settle(None)

@@ -13,7 +13,7 @@ from archdsl.frontend.base import Elaboration
 from archdsl.frontend.calls import Calls
 from archdsl.frontend.functions import Functions
 from archdsl.frontend.kinds import coerce
-from archdsl.frontend.lists import as_list, concat, elements, repeat
+from archdsl.frontend.lists import as_list, concat, repeat, repetitions
 from archdsl.frontend.names import Names
 from archdsl.frontend.primitives import Primitives
 from archdsl.frontend.scopes import Absent, SchemeRule, Scope, TrainingCondition
@@ -422,6 +422,19 @@ def as_mask(value: Any, span: Span) -> Mask:
             help="say which positions it masks: `keys(real)` or `queries(real)`",
         )
     raise error("E0203", f"this must be a mask, and it is {kind_of(value)}", span)
+
+
+def elements(value: Any, span: Span) -> list[Any]:
+    """What a loop runs over: the elements of a list, or the numbers below one. Raises E0203 for anything else."""
+    if isinstance(value, Num):
+        return [Num(i, Lit(str(i)), span) for i in range(repetitions(value, span))]
+    if isinstance(value, ListValue):
+        return list(value.items)
+    if isinstance(value, list):
+        return value
+    if isinstance(value, BlockValue | SharedModule):
+        return [value]
+    raise error("E0203", f"`for` runs over a list or up to a number, and this is {kind_of(value)}", span)
 
 
 def _decided(e: ast.Binary) -> str:

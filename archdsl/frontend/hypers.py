@@ -22,64 +22,61 @@ from archdsl.ir.wording import format_number, listed, origins
 from archdsl.syntax import ast
 
 
-class Hypers:
-    """Binds the hyper-parameters that were not given."""
+def bind_defaults(
+    state: Elaboration, call: BlockCall, scope: Scope, sizes: Mapping[str, Num], frame: BlockBuilder | None
+) -> None:
+    """Bind hyper-parameters that were not given: by the axes of tensors, or by their defaults, which may be
+    computed from others and from axes. `frame` is that of a block with a module of its own."""
+    template = call.template
+    for name, hyper in hypers_of(template).items():
+        if name in template.args:
+            continue
+        if hyper.default is None:
+            if name not in sizes:
+                labels = [Label(hyper.span, "declared here, without a default")]
+                text = f"`{template.name}` still needs its `{name}`"
+                help_ = f"give it: `{template.name}({name}: …)`"
+                raise error("E0205", text, call.span, labels=labels, help=help_)
+            scope.vars[name] = sizes[name]
+            if frame is not None:
+                frame.axes[name] = sizes[name]
+            continue
+        value = state.ev(hyper.default, scope, hyper.kind)
+        what = f"`{name}` of `{template.name}`"
+        if hyper.kind in ("size", "int") and isinstance(value, Num) and isinstance(value.value, Fraction):
+            raise _divides_not(state, value, hyper.default, scope, what)
+        value = coerce(value, hyper.kind, default_none(hyper), what, hyper.default.span)
+        scope.frame.demand_size(value, hyper.kind)
+        if isinstance(value, Num) and name in sizes:
+            scope.frame.same(sizes[name], value, f"{what} is the size of an axis that is given")
+        if isinstance(value, Num) and frame is not None:
+            if hyper.kind == "size":
+                frame.sizes.add(name)
+            if dims.free_names(value.expr):
+                frame.local[name] = value.expr
+                frame.remember_exact(value)
+            value = value.named(name)
+        elif isinstance(value, BlockValue):
+            value = value.labelled(name)
+        scope.vars[name] = value
 
-    def __init__(self, state: Elaboration) -> None:
-        self.state = state
 
-    def defaults(self, call: BlockCall, scope: Scope, sizes: Mapping[str, Num], frame: BlockBuilder | None) -> None:
-        """Bind hyper-parameters that were not given: by the axes of tensors, or by their defaults, which may be
-        computed from others and from axes. `frame` is that of a block with a module of its own."""
-        template = call.template
-        for name, hyper in hypers_of(template).items():
-            if name in template.args:
-                continue
-            if hyper.default is None:
-                if name not in sizes:
-                    labels = [Label(hyper.span, "declared here, without a default")]
-                    text = f"`{template.name}` still needs its `{name}`"
-                    help_ = f"give it: `{template.name}({name}: …)`"
-                    raise error("E0205", text, call.span, labels=labels, help=help_)
-                scope.vars[name] = sizes[name]
-                if frame is not None:
-                    frame.axes[name] = sizes[name]
-                continue
-            value = self.state.ev(hyper.default, scope, hyper.kind)
-            what = f"`{name}` of `{template.name}`"
-            if hyper.kind in ("size", "int") and isinstance(value, Num) and isinstance(value.value, Fraction):
-                raise self._divides_not(value, hyper.default, scope, what)
-            value = coerce(value, hyper.kind, default_none(hyper), what, hyper.default.span)
-            scope.frame.demand_size(value, hyper.kind)
-            if isinstance(value, Num) and name in sizes:
-                scope.frame.same(sizes[name], value, f"{what} is the size of an axis that is given")
-            if isinstance(value, Num) and frame is not None:
-                if hyper.kind == "size":
-                    frame.sizes.add(name)
-                if dims.free_names(value.expr):
-                    frame.local[name] = value.expr
-                    frame.remember_exact(value)
-                value = value.named(name)
-            elif isinstance(value, BlockValue):
-                value = value.labelled(name)
-            scope.vars[name] = value
-
-    def _divides_not(self, value: Num, default: ast.Expr, scope: Scope, what: str) -> ArchError:
-        """A default such as `width / heads` that is no whole number: the error tells of the two numbers."""
-        assert isinstance(value.value, Fraction)
-        sides: list[Any] = []
-        if isinstance(default, ast.Binary) and default.op == "/":
-            sides = [self.state.ev(default.left, scope), self.state.ev(default.right, scope)]
-        if not all(isinstance(n, Num) and isinstance(n.value, int) for n in sides) or not sides:
-            text = f"{what} must be a whole number, but {expr_text(value.expr)} = {float(value.value):g}"
-            return error("E0401", text, default.span)
-        top, bottom = sides
-        span = self.state.user_spans[-1] if default.span.source.library and self.state.user_spans else default.span
-        text = f"{what} is {default.span.text}, and {format_number(top)} is not a multiple of {format_number(bottom)}"
-        labels = origins([n for n in sides if n.origin is None or not n.origin.source.library], span)
-        near = ((bottom, _divisors(top.value)), (top, _multiples(bottom.value, top.value)))
-        proposals = [Proposal(expr_text(n.expr), n.origin, tuple(values)) for n, values in near if n.origin is not None]
-        return ArchError([Diagnostic("E0401", text, span, labels=tuple(labels), proposals=tuple(proposals))])
+def _divides_not(state: Elaboration, value: Num, default: ast.Expr, scope: Scope, what: str) -> ArchError:
+    """A default such as `width / heads` that is no whole number: the error tells of the two numbers."""
+    assert isinstance(value.value, Fraction)
+    sides: list[Any] = []
+    if isinstance(default, ast.Binary) and default.op == "/":
+        sides = [state.ev(default.left, scope), state.ev(default.right, scope)]
+    if not all(isinstance(n, Num) and isinstance(n.value, int) for n in sides) or not sides:
+        text = f"{what} must be a whole number, but {expr_text(value.expr)} = {float(value.value):g}"
+        return error("E0401", text, default.span)
+    top, bottom = sides
+    span = state.user_spans[-1] if default.span.source.library and state.user_spans else default.span
+    text = f"{what} is {default.span.text}, and {format_number(top)} is not a multiple of {format_number(bottom)}"
+    labels = origins([n for n in sides if n.origin is None or not n.origin.source.library], span)
+    near = ((bottom, _divisors(top.value)), (top, _multiples(bottom.value, top.value)))
+    proposals = [Proposal(expr_text(n.expr), n.origin, tuple(values)) for n, values in near if n.origin is not None]
+    return ArchError([Diagnostic("E0401", text, span, labels=tuple(labels), proposals=tuple(proposals))])
 
 
 def _divisors(number: int) -> list[int]:

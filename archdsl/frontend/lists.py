@@ -8,21 +8,10 @@ from typing import Any
 
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Span
-from archdsl.ir.dims import Lit, Num
+from archdsl.ir.dims import Num
 from archdsl.ir.graph import Value
 from archdsl.ir.ranges import whole_size
-from archdsl.ir.static import (
-    BlockValue,
-    ElementRef,
-    JoinedPattern,
-    ListValue,
-    Pattern,
-    RepeatedPattern,
-    SharedModule,
-    kind_of,
-    spelling,
-    static_key,
-)
+from archdsl.ir.static import ElementRef, JoinedPattern, ListValue, Pattern, RepeatedPattern, spelling, static_key
 from archdsl.ir.wording import format_number
 from archdsl.syntax.limits import MAX_LIST, raising
 
@@ -90,19 +79,6 @@ def repetitions(count: Num, span: Span) -> int:
         text = f"{n:,} repetitions: a list has at most {MAX_LIST:,} elements"
         raise error("E0404", text, span, help=raising("list"))
     return n
-
-
-def elements(value: Any, span: Span) -> list[Any]:
-    """What a loop runs over: the elements of a list, or the numbers below one. Raises E0203 for anything else."""
-    if isinstance(value, Num):
-        return [Num(i, Lit(str(i)), span) for i in range(repetitions(value, span))]
-    if isinstance(value, ListValue):
-        return list(value.items)
-    if isinstance(value, list):
-        return value
-    if isinstance(value, BlockValue | SharedModule):
-        return [value]
-    raise error("E0203", f"`for` runs over a list or up to a number, and this is {kind_of(value)}", span)
 
 
 def _whole(count: Num, span: Span, help: str = "") -> int:

@@ -9,9 +9,9 @@ from archdsl.diagnostics import Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
 from archdsl.frontend.block_builder import BlockBuilder, Iteration
-from archdsl.frontend.expressions import Expressions
+from archdsl.frontend.expressions import Expressions, elements
 from archdsl.frontend.headers import stored_kind
-from archdsl.frontend.lists import elements, repetitions, value_key
+from archdsl.frontend.lists import repetitions, value_key
 from archdsl.frontend.scopes import MISSING, POISON, ReportedError, Scope
 from archdsl.frontend.signatures import Signatures, demand_written
 from archdsl.ir import dims

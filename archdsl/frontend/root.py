@@ -23,7 +23,7 @@ from archdsl.frontend.headers import (
     stored_kind,
     tensor_params,
 )
-from archdsl.frontend.hypers import Hypers, with_options
+from archdsl.frontend.hypers import with_options
 from archdsl.frontend.kinds import coerce, unknown_option
 from archdsl.frontend.longest import beyond_context
 from archdsl.frontend.loops import Loops
@@ -67,7 +67,7 @@ class Elaborator:
         primitives = Primitives(state, signatures)
         names = Names(state)
         functions = Functions(state, primitives, names)
-        blocks = Blocks(state, Hypers(state), signatures)
+        blocks = Blocks(state, signatures)
         calls = Calls(state, primitives, names, functions, blocks)
         expressions = self.expressions = Expressions(state, primitives, names, functions, calls)
         loops = Loops(state, signatures, expressions)
