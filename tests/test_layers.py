@@ -1,6 +1,7 @@
 """Imports only go down, from room to room and within each, and importing the compiler imports no back end."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -128,6 +129,22 @@ def test_no_back_end_asks_the_frontend(imports: dict[str, list[Import]]) -> None
     rooms = ("archdsl.backends.", "archdsl.dependence.", "archdsl.passes.", "archdsl.weights.")
     found = {(m, i.module) for m, seen in imports.items() if m.startswith(rooms) for i in seen}
     assert [(m, target) for m, target in sorted(found) if target.startswith("archdsl.frontend")] == []
+
+
+def test_the_parts_of_the_front_end_are_given_to_each_other() -> None:
+    """None is a kind of another, and none reads what another keeps for itself."""
+    trees = {path.name: ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.glob("frontend/*.py")}
+    classes = [n for tree in trees.values() for n in ast.walk(tree) if isinstance(n, ast.ClassDef)]
+    own = {c.name for c in classes}
+    kinds = [f"{c.name} is a kind of {b}" for c in classes for b in own & set(map(ast.unparse, c.bases))]
+    private = [
+        f"{name}:{node.lineno} reads {ast.unparse(node)}"
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and re.match(r"_(?!_|replace$|make$)", node.attr)
+        if ast.unparse(node.value) not in ("self", "cls")
+    ]
+    assert (kinds, private) == ([], [])
 
 
 def test_no_module_lies_loose() -> None:

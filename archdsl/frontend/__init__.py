@@ -14,10 +14,10 @@ reads as it was written.
     scopes         names of a body, and what they can stand for
     block_builder  the block being elaborated: its graph, its weights, what it needs of the blocks around
     kinds          what a static value must be to stand for an option
-    op_call        one application of a primitive
     lists          lists, and the pattern in which a spec wrote them
 
     base           what all parts share: the state, reports, and what parts ask of later ones
+    op_call        one application of a primitive
     hypers         hyper-parameters, given and by default
     signatures     tensors and sizes against signatures
     primitives     applications of primitives, and what depends only on sizes
