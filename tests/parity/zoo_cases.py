@@ -16,8 +16,13 @@ from parity.cases import (
     DEEPSEEK_TABLE,
     GPT_LAYERS,
     LLAMA,
+    LLAMA_ENDS,
+    LLAMA_EXPERTS,
+    LLAMA_FFN,
+    LLAMA_NORMS,
     LLAMA_TABLE,
     MAMBA,
+    MLA,
     MLM,
     MOE_TABLE,
     PARALLEL_TABLE,
@@ -79,6 +84,28 @@ SMALL_V3 = dict(
     routed_scaling_factor=2.5,
     num_mtp_layers=0,
     rope_parameters=rope(10_000.0, "yarn", mscale=1.0, mscale_all_dim=1.0, **YARN),
+)
+KIMI_TABLE = table(
+    LLAMA_ENDS
+    + LLAMA_NORMS
+    + MLA
+    + LLAMA_FFN
+    + LLAMA_EXPERTS
+    + """
+    model.layers.#.self_attn.k_proj.weight              blocks.#.attention.k.weight
+    model.layers.#.self_attn.v_proj.weight              blocks.#.attention.v.weight
+    model.layers.#.self_attn.conv1d.weight              blocks.#.attention.{q,k,v}_conv.conv1d.weight   conv_thirds
+    model.layers.#.self_attn.forget_gate.f_a_proj.weight    blocks.#.attention.step_down.weight
+    model.layers.#.self_attn.forget_gate.f_b_proj.weight    blocks.#.attention.step_up.weight
+    model.layers.#.self_attn.forget_gate.dt_bias        blocks.#.attention.step_bias    by_head
+    model.layers.#.self_attn.forget_gate.A_log          blocks.#.attention.log_rate     by_head
+    model.layers.#.self_attn.g_a_proj.weight            blocks.#.attention.gate_down.weight
+    model.layers.#.self_attn.g_b_proj.weight            blocks.#.attention.gate_up.weight
+    model.layers.#.self_attn.b_proj.weight              blocks.#.attention.strength.weight
+    model.layers.#.self_attn.o_norm.weight              blocks.#.attention.norm.weight
+    """,
+    conv_thirds=lambda t: t.chunk(3),
+    by_head=lambda t: t.reshape(2, 1, -1),
 )
 GPT2_TABLE = table(
     """
@@ -183,6 +210,34 @@ DECODERS = (
         ids,
     ),
     Case("deepseek_v3:deepseek_v3", "DeepseekV3ForCausalLM", "DeepseekV3Config", SMALL_V3, DEEPSEEK_TABLE, ids),
+    Case(
+        "kimi_linear:kimi_linear_48b",
+        "KimiLinearForCausalLM",
+        "KimiLinearConfig",
+        {
+            "vocab_size": VOCAB,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "moe_intermediate_size": 16,
+            "num_hidden_layers": 5,
+            "layer_types": 3 * ["linear_attention"] + 2 * ["full_attention"],
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "linear_num_heads": 2,
+            "linear_head_dim": 8,
+            "kv_lora_rank": 12,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 4,
+            "v_head_dim": 8,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+        KIMI_TABLE,
+        ids,
+    ),
     Case(
         "palm:palm_540b",
         "CohereForCausalLM",

@@ -10,7 +10,7 @@ import archdsl
 from archdsl.dependence.rows import mixing
 from archdsl.ir.graph import Model
 from archdsl.ir.walk import ops_below
-from zoo import test_current, test_decoders, test_encoders, test_others, test_taggers, tiny
+from zoo import test_current, test_decoders, test_encoders, test_linear, test_others, test_taggers, tiny
 from zoo.sizes import SAMPLE, distinct, sample
 
 pytestmark = pytest.mark.slow
@@ -19,10 +19,11 @@ PUBLISHED: dict[str, int] = (
     test_current.PUBLISHED
     | test_decoders.PUBLISHED
     | test_encoders.PUBLISHED
+    | test_linear.PUBLISHED
     | test_others.PUBLISHED
     | test_taggers.PUBLISHED
 )
-ACTIVE = test_current.ACTIVE | test_decoders.ACTIVE | test_encoders.ACTIVE
+ACTIVE = test_current.ACTIVE | test_decoders.ACTIVE | test_encoders.ACTIVE | test_linear.ACTIVE
 # A softmax is blind to biases of keys and of its last map, a norm over the batch to those before it; where there is one
 # colour, a pixel sees nothing of its own.
 SILENT = {
