@@ -42,8 +42,9 @@ def kind_of_model(model: Model) -> Kind:
     """The first kind that fits a model which has been checked: its claims of causality hold."""
     data = [v for _, v in model.inputs if v.dtype not in (*BOOLEANS, "documents")]
     nodes = list(nodes_below(model.block.graph))
-    families = {n.op.family for n in nodes if isinstance(n, OpNode)}
-    attends = bool(families & ATTENTION)
+    ops = [n.op for n in nodes if isinstance(n, OpNode)]
+    families = {op.family for op in ops}
+    attends = bool(families & ATTENTION) or any(op.makes_mask for op in ops)  # equations of attention have a mask
     if _decodes(model, data):
         return "encoder-decoder"
     if any(_is_image(v) for v in data):

@@ -148,6 +148,10 @@ def test_kinds_of_the_zoo(name: str, kind: str) -> None:
 
 
 SEQUENCE = "model m(x: token[batch, time]) -> [batch, time, 16] {{\n  return x -> embedding(9, 16) -> {0}\n}}\n"
+WRITTEN = (
+    "block written(mask: mask)(x: [batch, time, width]) -> [batch, time, width] {\n"
+    "  return matmul(softmax(matmul(x, transpose(x, 1, 2)), mask: mask), x)\n}\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +162,8 @@ SEQUENCE = "model m(x: token[batch, time]) -> [batch, time, 16] {{\n  return x -
         (SEQUENCE.format("gru(16) -> mha(heads: 2, mask: causal)"), "decoder"),
         (SEQUENCE.format("conv1d(16, kernel: 3, padding: same)"), "convolutional"),
         (SEQUENCE.format("conv1d(16, kernel: 3, padding: same) -> mha(heads: 2)"), "encoder"),
+        (WRITTEN + SEQUENCE.format("conv1d(16, kernel: 3, padding: same) -> written(mask: window(2))"), "encoder"),
+        (WRITTEN + SEQUENCE.format("conv1d(16, kernel: 3, padding: causal) -> written(mask: causal)"), "decoder"),
         (SEQUENCE.format("linear(16)"), "decoder"),
         (
             "model m(x: [batch, time, 8]) -> [batch, time, 8] {\n"
