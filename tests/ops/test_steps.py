@@ -169,6 +169,31 @@ def test_steps_give_what_the_whole_gives(what: str) -> None:
     assert max(found.values()) < 1e-5, found
 
 
+IN_CHUNKS = {
+    "by heads": "delta_rule(q, l2_normalize(q), q, sigmoid(q[..., 0]), log_sigmoid(q[..., 1]))",
+    "by channels": "delta_rule(q, l2_normalize(q), q, sigmoid(q[..., 0]), log_sigmoid(q), read: l2_normalize(q + 1))",
+    "several steps": "delta_rule(q, l2_normalize(k), k, sigmoid(k[..., 0]), log_sigmoid(q))",
+    "linear attention": "linear_attention(q, l2_normalize(q), q, log_decay: log_sigmoid(q))",
+}
+
+
+@pytest.mark.parametrize("prompt", [3, 63, 64, 65, 130])
+@pytest.mark.parametrize("what", IN_CHUNKS)
+def test_prompts_around_the_length_of_chunks(what: str, prompt: int) -> None:
+    """Then steps of one position and of three; rows padded on either side."""
+    model = archdsl.load(
+        text=f"""model m(vocab = 30)(tokens: token[batch, time]) {{
+          x = (tokens -> embedding(vocab, 8)) * 50
+          q = x -> linear(8) as q -> split_heads(2)
+          k = x -> linear(16) as k -> split_heads(2) -> unflatten(-1, 2, 4)
+          y = {IN_CHUNKS[what]} -> merge_heads
+          return y -> linear(vocab) as head
+        }}"""
+    )
+    found = differences(model, (prompt, 1, 1, 3)) | torch_differences(model, (prompt, 1, 1, 3))
+    assert max(found.values()) < 1e-5, found
+
+
 MERGED = {
     "position by position": """x -> rearrange("b t d -> (t b) d") -> linear(8)
         -> rearrange("(t b) d -> b t d", b: batch)""",
