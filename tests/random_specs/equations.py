@@ -207,6 +207,16 @@ CAUSAL = (
     "(elu({v} -> linear({d})) + 1) -> split_heads(2), {v} -> split_heads(2), normalize: true) -> merge_heads",
     "linear_attention({v} -> split_heads(2), tanh({v}) -> split_heads(2), {v} -> split_heads(2), "
     "{v} -> linear(2) -> log_sigmoid -> transpose(1, 2)) -> merge_heads -> rmsnorm",
+    "linear_attention({v} -> split_heads(2), tanh({v}) -> split_heads(2), {v} -> split_heads(2), "
+    "({v} -> linear({d}) -> log_sigmoid) -> split_heads(2)) -> merge_heads -> rmsnorm",
+    "delta_rule({v} -> split_heads(2), {v} -> linear({d}) -> split_heads(2) -> l2_normalize, {v} -> split_heads(2), "
+    "{v} -> linear(2) -> sigmoid -> transpose(1, 2), {v} -> linear(2) -> log_sigmoid -> transpose(1, 2)) "
+    "-> merge_heads",
+    "delta_rule({v} -> split_heads(2), stack({v}, -{v}, axis: 2) -> split_heads(2) -> transpose(1, 2) -> l2_normalize, "
+    "stack({v}, {v}, axis: 2) -> split_heads(2) -> transpose(1, 2), "
+    "{v} -> linear(4) -> sigmoid -> unflatten(-1, 2, 2) -> transpose(1, 2), "
+    "log_sigmoid({v}) -> split_heads(2)) -> merge_heads",
+    "logcumsumexp({v}, axis: 1)",
     "linear_recurrence(sigmoid({v} -> linear({d})), {v})",
     "{v} - {v}[:, :1]",
     "{v} -> pad(before: {k}, axis: 1) -> conv1d({d}, kernel: {k} + 1, padding: none)",
@@ -246,6 +256,7 @@ LOOKING = (
     '-> rearrange("(b n) p d -> b (n p) d", p: 2, b: batch)',
     "linear_attention({v} -> split_heads(2), tanh({v}) -> split_heads(2), {v} -> split_heads(2), causal: false) "
     "-> merge_heads -> rmsnorm",
+    "{v} + cumsum({v}, axis: 1, reverse: true) / time",
     "{v} + {v}[:, -1:]",
     "{v} -> batchnorm",
     "{v} -> powernorm",

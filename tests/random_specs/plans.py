@@ -360,6 +360,7 @@ class PlanWriter(Writer):
             'y = (u -> flatten(0, 1) -> tanh) -> rearrange("(b t) d -> b t d", t: L) -> shift',
             "y = u -> moe(experts: 4, top_k: 2, expert: swiglu(hidden: 4))",
             "q = u -> split_heads(2)\ny = linear_attention(q, q, q, log_decay: log_sigmoid(q[..., 0])) -> merge_heads",
+            "q = u -> split_heads(2)\ny = delta_rule(q, l2_normalize(q), q, tanh(q[..., 0])) -> merge_heads",
             f"y = u -> conv1d(4, kernel: {n + 1}, padding: causal) -> shift({n}) -> gru(4)",
             f"y = u * unsqueeze(cast(shift(ids > 2, {n}), float), 2)",
             "y = u -> shift(2, fill: 0.5) -> lstm(4) -> cumsum(axis: 1)",
