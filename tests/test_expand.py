@@ -101,7 +101,7 @@ def _same_numbers(text: str, expanded: str) -> None:
     torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
 
 
-TOLD = {"norms", "qwen2_5", "qwen3"}
+TOLD = {"kimi_linear", "norms", "qwen2_5", "qwen3"}
 """Files with a block whose equations depend on its arguments: where norms stand, whether the head is tied."""
 
 
