@@ -45,6 +45,27 @@ def chunk_simple_gla(q, k, v, g=None, scale=None, initial_state=None, output_fin
         ys.append((scale * q[:, t, :, :, None] * state).sum(-2))
     return torch.stack(ys, dim=1), None
 """,
+    **dict.fromkeys(
+        ["fla/ops/gated_delta_rule/__init__.py", "fla/ops/kda/__init__.py"],
+        """
+import torch
+
+def chunk_gated_delta_rule(q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, **kwargs):
+    # q, k: (batch, length, heads, key); v: (batch, length, heads, value); beta: (batch, length, heads)
+    batch, time, heads, dim = q.shape
+    g = g[..., None] if g.dim() == 3 else g  # KDA: (batch, length, heads, key)
+    assert beta.shape == (batch, time, heads) and g.shape[:3] == (batch, time, heads)
+    state, ys = q.new_zeros(batch, heads, dim, v.shape[-1]), []
+    for t in range(time):
+        state = g[:, t, :, :, None].exp() * state
+        u = beta[:, t, :, None] * (v[:, t] - (k[:, t, :, :, None] * state).sum(-2))
+        state = state + k[:, t, :, :, None] * u[:, :, None]
+        ys.append((scale * q[:, t, :, :, None] * state).sum(-2))
+    return torch.stack(ys, dim=1), state
+
+chunk_kda = chunk_gated_delta_rule
+""",
+    ),
 }
 """Packages that need a GPU: their functions by definition, with the signatures of their documentation."""
 

@@ -324,3 +324,24 @@ def scans(setting: Setting) -> Items:
         q, k, v = dim**-0.5 * torch.randn(3, batch, heads, time_, dim)
         given = [q, k, v, -torch.rand(batch, heads, time_) / 8]
         yield "fla", partial(compared, module.decayed_linear_attention, decayed_linear_attention, given)
+
+        from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+        from fla.ops.kda import chunk_kda
+
+        def rule(ours: Any, *given: Tensor) -> Tensor:
+            y: Tensor = ours(*given)[0]
+            return y
+
+        def kernel(theirs: Any, *given: Tensor) -> Tensor:
+            q, k, v, beta, log_decay = (t.transpose(1, 2) for t in given)
+            y: Tensor = theirs(q, k, v, g=log_decay.float(), beta=beta, scale=1.0)[0]
+            return y.transpose(1, 2)
+
+        rules = importlib.import_module("archdsl.backends.torch.runtime.delta_rule")
+        k, beta = F.normalize(k.detach(), dim=-1), torch.rand(batch, heads, time_)
+        for ours, theirs, axes in (
+            (rules.delta_rule, chunk_gated_delta_rule, ()),
+            (rules.channel_delta_rule, chunk_kda, (dim,)),
+        ):
+            given = [q, k, v, beta, -torch.rand(batch, heads, time_, *axes) / 8]
+            yield f"fla, {ours.__name__}", partial(compared, partial(rule, ours), partial(kernel, theirs), given)
