@@ -14,7 +14,7 @@ from archdsl.diagnostics.source import Span
 from archdsl.frontend.first_values import TURN, Rule, drawn, renamed
 from archdsl.ir import dims
 from archdsl.ir.decisions import Decisions
-from archdsl.ir.dims import Expr, Fn, Lit, Num, Var, substitute
+from archdsl.ir.dims import Expr, Fn, Lit, Num, Var, axis_name, axis_of, substitute
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -336,7 +336,7 @@ class BlockBuilder(Decisions):
             while name in self.tensors:
                 name += "_"
             self.tensors.add(name)
-            shape = tuple(d.named(f"{name}.{i}") for i, d in enumerate(like.shape))
+            shape = tuple(d.named(axis_name(name, i)) for i, d in enumerate(like.shape))
             own = self.own(Value(shape, like.dtype, called, like.span))
             self.contexts[key] = Context(called, own, source, bind)
         found = self.contexts[key].value
@@ -356,7 +356,7 @@ class BlockBuilder(Decisions):
             assert isinstance(source, Value | Handle)  # nothing has moved yet
             value = self.bring(source, context.name) if isinstance(source, Value) else self.weight(source, bind)
             for mine, theirs in zip(value.shape, context.value.shape, strict=True):
-                if isinstance(theirs.expr, Var) and "." in theirs.expr.name:
+                if isinstance(theirs.expr, Var) and axis_of(theirs.expr.name) is not None:
                     names[theirs.expr.name] = mine.expr
             found.append(value)
         return tuple(found)

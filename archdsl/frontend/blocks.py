@@ -20,7 +20,7 @@ from archdsl.frontend.primitives import joined_names
 from archdsl.frontend.scopes import BlockCall, BodyState, ReportedError, Scope
 from archdsl.frontend.signatures import Signatures, match_tensors
 from archdsl.ir.closure import instantiated_names
-from archdsl.ir.dims import Expr, Num, Poly, Var, literal, shape_text, symbol
+from archdsl.ir.dims import Expr, Num, Poly, Var, axis_of, literal, shape_text, symbol
 from archdsl.ir.graph import Block, CallNode, CheckNode, OpNode, Value
 from archdsl.ir.op import Primitive, same
 from archdsl.ir.static import BlockValue, SharedModule, abstract, free_name
@@ -297,7 +297,7 @@ def _called(call: BlockCall, block: Block, bind: Mapping[str, Expr]) -> CallNode
         for v in block.graph.outputs
         if v is not None
     )
-    bind = {**bind, **{k: v for k, v in names.items() if "." in k}}
+    bind = {**bind, **{k: v for k, v in names.items() if axis_of(k) is not None}}
     place = template.span if span.source.library and template.span is not None else span
     inputs = tuple(map(call.input, block.tensor_names))
     return CallNode(block, inputs, contexts, outputs, bind, alias=template.alias, span=place)

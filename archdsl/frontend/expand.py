@@ -24,7 +24,7 @@ from archdsl.frontend.modules import SpecModule, find_in_library, find_primitive
 from archdsl.frontend.root import Elaborator
 from archdsl.frontend.schemes import GIVEN, SAVED
 from archdsl.ir.closure import instantiated_names
-from archdsl.ir.dims import Expr, Lit, Num, Var, expr_text, free_names, substitute
+from archdsl.ir.dims import Expr, Lit, Num, Var, axis_of, expr_text, free_names, substitute
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -115,7 +115,7 @@ def given(function: ast.Expr, args: Sequence[ast.Arg]) -> ast.Expr:
 @cache
 def expr_of(expr: Expr) -> ast.Expr:
     """Arithmetic of sizes as an expression of the language."""
-    unnamed = next((name for name in free_names(expr) if "." in name), None)
+    unnamed = next((name for name in free_names(expr) if axis_of(name) is not None), None)
     if unnamed is not None:
         raise ExpansionError(f"a size without a name: {unnamed}")
     return parse_expression(Source("number", expr_text(expr)))

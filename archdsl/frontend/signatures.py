@@ -16,7 +16,7 @@ from archdsl.frontend.scopes import ABSENT, MISSING, Absent, BlockCall, BodyStat
 from archdsl.frozen import Frozen
 from archdsl.ir import dims
 from archdsl.ir.conditions import fraction
-from archdsl.ir.dims import Expr, Num, Poly, Shape, Var, expr_text, literal, num, shape_text
+from archdsl.ir.dims import Expr, Num, Poly, Shape, Var, axis_name, expr_text, literal, num, shape_text
 from archdsl.ir.graph import BOOLEANS, FLOATS, INTEGERS, Input, Value
 from archdsl.ir.op import Primitive
 from archdsl.ir.ranges import ROUND, whole_size
@@ -394,7 +394,7 @@ def _bind_axes(
             if isinstance(dim, ast.Name) and bind is not None and known is not None and bind.get(dim.id) == size.expr:
                 shape.append(known.at(size.origin))  # the same to the letter, whatever the numbers are
                 continue
-            name = dim.id if named and isinstance(dim, ast.Name) else f"{param.name}.{i}"
+            name = dim.id if named and isinstance(dim, ast.Name) else axis_name(param.name, i)
             if bind is not None:
                 bind[name] = size.expr
                 size = size.named(name)

@@ -562,6 +562,22 @@ def free_names(expr: Expr) -> tuple[str, ...]:
     return tuple(dict.fromkeys(e.name for e in inner(expr) if isinstance(e, Var)))
 
 
+def axis_name(tensor: str, axis: int) -> str:
+    """Return what a size is called that has no name in a spec: the axis of a tensor."""
+    return f"{tensor}.{axis}"
+
+
+def axis_of(name: str) -> int | None:
+    """Return the axis that such a name tells; None of a name that a spec can say."""
+    axis = name.rpartition(".")[2]
+    return int(axis) if axis != name else None
+
+
+def is_sayable(expr: Expr) -> bool:
+    """Whether a spec can say every name in an expression."""
+    return all(axis_of(name) is None for name in free_names(expr))
+
+
 def divides(expr: Expr) -> bool:
     """Whether there is a quotient in an expression."""
     return any(isinstance(e, Bin) and e.op == "/" for e in inner(expr))

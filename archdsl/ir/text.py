@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from archdsl.ir.dims import Expr, Num, Poly, Shape, expr_text, free_names, literal
+from archdsl.ir.dims import Num, Poly, Shape, axis_of, expr_text, is_sayable, literal
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -78,7 +78,7 @@ def _blocks(root: Block) -> Iterator[Block]:
 
 def number(n: Num) -> str:
     """A number as the block spells it; by its value where it has no name here."""
-    return exactly(n) if any("." in name for name in free_names(n.expr)) else expr_text(n.expr)
+    return expr_text(n.expr) if is_sayable(n.expr) else exactly(n)
 
 
 def exactly(n: Num) -> str:
@@ -255,7 +255,9 @@ class _BlockPrinter:
             )
             part = " prepare" if node.step is not None else " step" if node.block.before is not None else ""
             step = f" as {node.name}" if node.name and node.instance is None else ""
-            bound = ", ".join(f"{k} = {expr_text(e)}" for k, e in node.bind.items() if "." not in k and _readable(e))
+            bound = ", ".join(
+                f"{k} = {expr_text(e)}" for k, e in node.bind.items() if axis_of(k) is None and is_sayable(e)
+            )
             return [
                 f"{self._outputs(node)} = call{part} {target}({', '.join(inputs)}){step}"
                 + (f" with {bound}" if bound else "")
@@ -365,7 +367,3 @@ def _position(block: Block) -> str:
 def is_said(option: Any) -> bool:
     """Options that were left out, and functions that an op keeps for its own use, are not printed."""
     return option is not None and option != () and option != {} and not callable(option)
-
-
-def _readable(expr: Expr) -> bool:
-    return not any("." in n for n in free_names(expr))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from archdsl.diagnostics import Label, did_you_mean
 from archdsl.diagnostics.source import Span
-from archdsl.ir.dims import Lit, Num, expr_text, free_names
+from archdsl.ir.dims import Lit, Num, expr_text, is_sayable
 from archdsl.ir.graph import Value
 
 WRITTEN_OUT = "`forward` is written for this number: compile again with --set"
@@ -20,7 +20,7 @@ WHOLE = "a size must be a whole number"
 def format_number(n: Num) -> str:
     """A number as it was written, with what it is: `4 * width = 3072`."""
     number = str(n)
-    text = expr_text(n.expr) if not any("." in x for x in free_names(n.expr)) else number
+    text = expr_text(n.expr) if is_sayable(n.expr) else number
     written = isinstance(n.expr, Lit) or text.replace("_", "") == number
     return text if written or not n.static else f"{text} = {number}"
 

@@ -26,7 +26,7 @@ from archdsl.estimates.flops import Parts, per_token, per_token_of_parts, sizes_
 from archdsl.estimates.memory import estimate as memory_of
 from archdsl.estimates.params import ParamsReport
 from archdsl.estimates.params import estimate as parameters_of
-from archdsl.ir.dims import Num, Var, expr_text, shape_text, symbol, value_in
+from archdsl.ir.dims import Num, Var, axis_of, expr_text, shape_text, symbol, value_in
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import (
     Block,
@@ -567,7 +567,7 @@ class _Aligner:
             if both and not all(map(_is_block, values)) and not all(isinstance(v, Num) for v in values):
                 found += _changed(name, *values)
         told = tuple(f"{c.name}_" for c in found)
-        names = [n for n in dict.fromkeys([*a.bind, *b.bind]) if "." not in n and n not in axes]
+        names = [n for n in dict.fromkeys([*a.bind, *b.bind]) if axis_of(n) is None and n not in axes]
         if not library:
             names += [n for n in dict.fromkeys([*a.block.local, *b.block.local]) if n not in names]
         for name in names:

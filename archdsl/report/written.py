@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Poly, expr_text, free_names
+from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Poly, expr_text, is_sayable
 from archdsl.ir.graph import Value
 from archdsl.ir.masks import INPUTS, Mask
 from archdsl.ir.static import BlockValue, EnumValue, SharedModule
@@ -100,7 +100,7 @@ def shape_text(value: Value) -> str:
 def constant_text(n: Num) -> str:
     """A number of an equation: `0.5`, `√width`; by its value where it was written so, or where its names are not the
     block's own."""
-    foreign = any("." in name for name in free_names(n.expr))
+    foreign = not is_sayable(n.expr)
     if n.static and (isinstance(n.value, int) or foreign or isinstance(n.expr, Lit)):
         return number_text(n)
     return _formula(n.expr)

@@ -338,8 +338,10 @@ class Lowering:
 
     def asserts(self) -> None:
         for left, op, right, message in self.block.asserts:
-            names = (*dims.free_names(left), *dims.free_names(right))
-            if names and not any("." in n for n in names):  # one on numbers alone holds, or there would be no code
+            named = dims.free_names(left) or dims.free_names(right)
+            if (
+                named and dims.is_sayable(left) and dims.is_sayable(right)
+            ):  # one on numbers alone holds, or there would be no code
                 a, b = self.numbers.expression(left, real=True), self.numbers.expression(right, real=True)
                 self.lowered.init.append(Check(compared(a, op, b), message))
 
@@ -500,8 +502,10 @@ class Lowering:
         own = {*self.block.hypers, *self.block.local}
         twins = {name: e for name, e in self.block.local.items() if isinstance(e, Var) and e.name in own}
         sizes = [dims.substitute(d.expr, twins) for d in value.shape]
-        shown = [dims.expr_text(e if isinstance(e, Var) else dims.shortest(e, self.block.local)) for e in sizes]
-        return "" if any("." in s for s in shown) else f"[{', '.join(shown)}]"
+        if not all(map(dims.is_sayable, sizes)):
+            return ""
+        shown = (dims.expr_text(e if isinstance(e, Var) else dims.shortest(e, self.block.local)) for e in sizes)
+        return f"[{', '.join(shown)}]"
 
     # --- calls ---
 

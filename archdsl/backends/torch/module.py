@@ -46,7 +46,7 @@ from archdsl.estimates.counts import total
 from archdsl.ir import dims
 from archdsl.ir.command import compile_command, shell_lines
 from archdsl.ir.conditions import BACKWARDS, ONE, SIZES, conditions, named_message
-from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Poly, Var
+from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Poly, Var, axis_of
 from archdsl.ir.graph import Block, Condition, Model
 from archdsl.ir.op import Tree
 from archdsl.ir.paths import RESERVED, is_reserved
@@ -551,7 +551,7 @@ class ClassWriter:
         sizes = {n: self._run_time(n, method.block or self.block) for n in counts}
         tensors = {n: next(x.value for x in leaves(t) if isinstance(x, Read)) for n, t in sizes.items()}
         optional = {p.target for p in method.parameters if p.default}  # of which no size is read at the top
-        bound = {n for n, count in counts.items() if count > 1 and "." not in n and tensors[n] not in optional}
+        bound = {n for n, count in counts.items() if count > 1 and axis_of(n) is None and tensors[n] not in optional}
         while True:
             variables = {n: Variable(argument(n)) for n in sizes if n in bound}
             known = {n: Read(variables[n]) if n in bound else t for n, t in sizes.items()}
@@ -566,8 +566,8 @@ class ClassWriter:
 
     def _run_time(self, name: str, block: Block) -> Tree:
         """How the running model knows a size: `tokens.size(1)`."""
-        if "." in name:
-            axis = int(name.rpartition(".")[2])
+        axis = axis_of(name)
+        if axis is not None:
             for part in (block, block.before):
                 for v in block_tensors(part) if part is not None else ():
                     if any(isinstance(d.expr, Var) and d.expr.name == name for d in v.shape):

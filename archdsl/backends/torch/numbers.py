@@ -258,11 +258,11 @@ class Numbers:
 
     def _runs(self, name: str) -> bool:
         """Whether a name that the block computes is computed from run-time sizes."""
-        return any(self.is_dynamic(n) or "." in n for n in self._names(self.block.local[name]))
+        return any(self.is_dynamic(n) or dims.axis_of(n) is not None for n in self._names(self.block.local[name]))
 
     def _name(self, name: str) -> Any:
         """A name in `forward`. One that the block computes of run-time sizes is written out."""
-        if "." in name or self.is_dynamic(name):
+        if dims.axis_of(name) is not None or self.is_dynamic(name):
             return Axis(name)
         if name in self.block.local and self._runs(name):
             return self.spelled_by(self.block.local[name], "sizes", self._name)
