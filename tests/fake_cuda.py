@@ -64,6 +64,8 @@ MANY = {
     "gemma2": (80, SOFTCAP),
     "t5gemma": (110, f"{SOFTCAP}, in two attentions"),
     "gpt_oss": (90, "sinks, which no fused kernel has in a step, and experts with biases"),
+    "comba": (80, DELTA),
+    "delta_product": (80, DELTA),
     "qwen3_next": (100, DELTA),
     "performer": (80, "random directions in four blocks, for queries and for keys"),
     "rwkv": (105, "low-rank layers, shifts and a recurrence of its own, whose state is copied in static steps"),

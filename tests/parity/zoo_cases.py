@@ -105,7 +105,7 @@ KIMI_TABLE = table(
     model.layers.#.self_attn.o_norm.weight              blocks.#.attention.norm.weight
     """,
     conv_thirds=lambda t: t.chunk(3),
-    by_head=lambda t: t.reshape(2, 1, -1),
+    by_head=lambda t: t.reshape(2, -1),
 )
 GPT2_TABLE = table(
     """

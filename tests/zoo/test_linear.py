@@ -124,8 +124,7 @@ def short(w: Weights, name: str, x: Tensor) -> Tensor:
 
 def fading(w: Weights, b: str, x: Tensor) -> Tensor:
     """exp(-exp(A) softplus(step)), as Mamba has it: [batch, time, heads]."""
-    rate, bias = w[f"{b}.log_rate"][:, 0], w[f"{b}.step_bias"][:, 0]
-    return torch.exp(-torch.exp(rate) * F.softplus(linear(w, f"{b}.step", x) + bias))
+    return torch.exp(-torch.exp(w[f"{b}.log_rate"]) * F.softplus(linear(w, f"{b}.step", x) + w[f"{b}.step_bias"]))
 
 
 def over_time(step: Callable[[Tensor, int], tuple[Tensor, Tensor]], like: Tensor, keys: int, values: int) -> Tensor:
@@ -274,7 +273,7 @@ def forgetting(w: Weights, b: str, x: Tensor, pro: bool) -> Tensor:
 def decoder(w: Weights, tokens: Tensor, mixer: Callable[[Weights, str, Tensor], Tensor], eps: float = 1e-6) -> Tensor:
     """A norm before each branch, a gated feed-forward, embedding and head."""
     x = w["token_embedding.weight"][tokens]
-    for b in (f"blocks.{i}" for i in range(LAYERS)):
+    for b in (f"blocks.{i}" for i in range(LAYERS) if f"blocks.{i}.ffn.up.weight" in w):
         x = x + mixer(w, f"{b}.attention", rms(w, f"{b}.attention_norm", x, eps))
         h = rms(w, f"{b}.ffn_norm", x, eps)
         h = F.silu(linear(w, f"{b}.ffn.gate", h)) * linear(w, f"{b}.ffn.up", h)

@@ -11,11 +11,11 @@ _FINCH = {"width": 24, "head_dim": 8, "mix_rank": 3, "decay_rank": 5, "layers": 
 
 _SIZES: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
     "kimi_linear": (_HEADS | _KIMI | {"experts": 8, "top_k": 3, "expert_hidden": 16}, ("kimi_linear_48b",)),
-    "gated_deltanet": (dict(_HEADS, head_dim=6), ("gated_deltanet_1_3b",)),
-    "gla": (dict(_HEADS, rank=4), ("gla_1_3b", "gla_340m")),
+    "gated_deltanet": (dict(_HEADS, head_dim=8, layers=2), ("gated_deltanet_1_3b",)),
+    "gla": (dict(_HEADS, rank=4, layers=2, width=32), ("gla_1_3b", "gla_340m")),
     "hgrn2": ({k: v for k, v in _HEADS.items() if k != "context"}, ("hgrn2_1_3b",)),
     "delta_product": (_HEADS, ("delta_product_2", "delta_product_3", "gated_delta_product_2", "delta_net_340m")),
-    "comba": (dict(_HEADS, head_dim=6), ("comba_1_3b",)),
+    "comba": (dict(_HEADS, head_dim=6, layers=2), ("comba_1_3b",)),
     "path_attention": (dict(_HEADS, rank=4), ("path_760m",)),
     "forgetting_transformer": (
         _HEADS,

@@ -116,7 +116,7 @@ class DeltaRule(Primitive):
 
     def flops(self, node: OpNode) -> Cost:
         """As it is computed: chunks of 64 positions, the last one filled up; a triangular solve as a product with the
-        whole matrix. The first state gets no gradient where it is zeros."""
+        whole matrix. The first state gets no gradient where it is zeros, nor does the last, which nothing reads."""
         q, v = tensor_inputs(node, 0, 2)
         rows, dim, value = times(v.shape[:2]), q.shape[3], v.shape[-1]
         columns = add(dim.value, value.value)
@@ -133,7 +133,8 @@ class DeltaRule(Primitive):
                 (rows, positions, CHUNK, add(dim.value, value.value)), (1, *read, *decay), (2, 3, *read, *decay)
             ),
             contracted((rows, positions, value, CHUNK), (0, 1, *decay), written),
-            contracted((rows, positions, dim, value), (1, *decay), written),
+            contracted((rows, sub(positions, CHUNK), dim, value), (1, *decay), written),
+            contracted((rows, CHUNK, dim, value), (), ()),
         ]
         for left in ((0, *decay), (*read, 1, *decay)):
             found += self.of_states(rows, dim, value, positions, left, written, first)

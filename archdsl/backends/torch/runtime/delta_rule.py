@@ -37,7 +37,8 @@ def delta_rule(
 def in_chunks(x: Tensor) -> Tensor:
     """Cut [batch, heads, time, dim] into chunks of 64 positions, in float32: [batch, heads, chunk, position, dim]. The
     last one is filled up with zeros."""
-    return F.pad(x.float().contiguous(), (0, 0, 0, -x.size(2) % 64)).unflatten(2, (-1, 64))
+    chunks = (x.size(2) + 63) // 64
+    return F.pad(x.float().contiguous(), (0, 0, 0, 64 * chunks - x.size(2))).unflatten(2, (chunks, 64))
 
 
 def decay_between(log_decay: Tensor) -> Tensor:
