@@ -17,7 +17,6 @@ from typing import Any
 from archdsl.diagnostics import error
 from archdsl.diagnostics.source import Source, Span
 from archdsl.frontend.bodies import slot_block
-from archdsl.frontend.expressions import OPERATORS
 from archdsl.frontend.headers import tensor_params
 from archdsl.frontend.lists import value_key
 from archdsl.frontend.modules import SpecModule, find_in_library, find_primitive, models
@@ -64,8 +63,6 @@ from archdsl.syntax.format import format_expr, format_file
 from archdsl.syntax.layout import hyper, results, tensor_param, tensor_type
 from archdsl.syntax.limits import MAX_NESTING
 from archdsl.syntax.parse import parse, parse_expression
-
-SYMBOLS = {"negate": "-", "logical_not": "~"} | {name: symbol for symbol, name in OPERATORS.items()}
 
 
 class ExpansionError(Exception):
@@ -238,13 +235,12 @@ class _Writer:
 
     def _op(self, node: OpNode) -> ast.Expr:
         op = node.op
-        if op.name in SYMBOLS:
+        if op.symbol == "[]":
+            items = (*map(self._item, node.options.get("items", ())), *map(self._read, node.inputs[1:]))
+            return ast.Index(self._read(node.inputs[0]), items, span=NOWHERE)
+        if symbol := op.sign or op.relation or op.symbol:
             *left, right = map(self._read, node.inputs)
-            symbol = SYMBOLS[op.name]
             return binary(symbol, left[0], right) if left else ast.Unary(symbol, right, span=NOWHERE)
-        if op.name in ("index", "lookup"):
-            items = map(self._item, node.options["items"]) if op.name == "index" else map(self._read, node.inputs[1:])
-            return ast.Index(self._read(node.inputs[0]), tuple(items), span=NOWHERE)
         if find_primitive(op.name) is None:
             raise ExpansionError(f"`{op.name}` cannot be written")
         options: dict[str, Any] = {}

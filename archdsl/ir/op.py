@@ -514,6 +514,8 @@ class Primitive:
     """Whether the first input, a bias of attention's scores, is joined with the second, a mask."""
     sign: ClassVar[str] = ""
     """The operator of the language that arithmetic is written as: `*`."""
+    symbol: str = ""
+    """How the language writes what is neither arithmetic nor a `relation`: `~`, `[]`; '' for what is called by name."""
     hoisted: ClassVar[bool] = False
     """Whether it is computed where all that it reads is known, once for all blocks and layers that read it."""
     worth_hoisting: ClassVar[bool] = False

@@ -242,6 +242,7 @@ class Logical(Elementwise):
 
     def __init__(self, name: str, sign: str, operator: str, true: str, *, settles: float) -> None:
         self.signature = f"{name}()(a: bool[...], b: bool[...]) -> bool[...]"
+        self.symbol = sign
         self.expression = f"{{0}} {sign} {{1}}"
         self.operator = operator
         self.settles = settles
@@ -267,6 +268,7 @@ class LogicalNot(Elementwise):
 
     expression = "~{0}"
     operator = "Not"
+    symbol = "~"
     signature = "logical_not()(a: bool[...]) -> bool[...]"
     numpy = "logical_not"
     examples = (Example("~a", "a: bool[2, 5]", gradients=False), Example("~(x > 0)", gradients=False))
@@ -372,6 +374,7 @@ class Negate(Arithmetic):
     expression = "-{0}"
     operator = "Neg"
     additive = True
+    symbol = "-"
     signature = "negate()(x: number[...]) -> [...]"
     numpy = "negative"
     examples = uses("-x", "-(x + 1)", "-ids")

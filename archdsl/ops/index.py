@@ -58,6 +58,7 @@ class IndexOp(Primitive):
     keeps_projection = True
     passes = 0
     moves = True
+    symbol = "[]"
     signature = "index(items: list)(x: [...]) -> [...]"
     examples = shown(
         "x[:, 0]",
@@ -505,6 +506,7 @@ class Lookup(Primitive):
     chosen = (0,)
     expression = "{0}[{1}]"
     typed = 0
+    symbol = "[]"
     signature = "lookup()(table: [rows, ...], ids: int[...]) -> [...]"
     examples = shown(
         "table[ids]  # table: [5, 8], ids: int[2, 3]",
