@@ -173,5 +173,5 @@ def test_what_is_shared_is_applied_by_its_owner(position: str, place: str) -> No
     text = FAR + PLACES[place].format(p=position, slots="vocab: 9 context: 16 width: 8 head: lm(tied: true)")
     assert apart(text=text) < 1e-5
     uses = archdsl.torch_source(text=text, allow_noncausal=True).count("self.p(")
-    stacks = 2 if position.startswith("far") and place == "of two stacks" else 1  # by attention of two blocks
+    stacks = 2 if place == "of two stacks" else 1  # by attention of two blocks
     assert uses == (0 if position.startswith("transformer_xl") else stacks)

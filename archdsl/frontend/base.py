@@ -44,7 +44,7 @@ class Elaboration:
         tuple[Value, ...],
     ]
     """`Primitives.apply`."""
-    apply: Callable[[Any, Sequence[Num], Sequence[Value | None], Scope, Span], Any]
+    apply: Callable[[Any, Sequence[Num], Sequence[Value | None], Scope, Span, Mapping[str, Any]], Any]
     """`Calls.apply`."""
     expert: Callable[[Any, Num, Num, Scope, Sequence[str], Span], CallNode]
     """`Blocks.expert`."""

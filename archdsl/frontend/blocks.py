@@ -134,8 +134,12 @@ class Blocks:
         if instance.block is None:
             instance.block = call.block
         elif _with_any_run_time_size(instance.block.key) != _with_any_run_time_size(call.block.key):
+            first, second = instance.block.hypers, call.block.hypers
+            differ = [k for k, n in second.items() if isinstance(n, Num) and value_key(first[k]) != value_key(n)]
             before, now = (
-                " and ".join(shape_text(v.shape) for v in b.graph.inputs) for b in (instance.block, call.block)
+                " and ".join(f"`{k}: {b.hypers[k]}`" for k in differ)
+                or " and ".join(shape_text(v.shape) for v in b.graph.inputs)
+                for b in (instance.block, call.block)
             )
             raise error(
                 "E0305",
@@ -159,7 +163,8 @@ class Blocks:
         template, frame = call.template, call.scope.frame
         args = template.args
         if call.instance is not None and call.instance.owner is not frame:
-            args = joined_names(call.instance, args, self.state.words)
+            fixed = call.instance.template.args  # the rest is of its use, in this block's own names
+            args = {**args, **joined_names(call.instance, {k: args[k] for k in fixed}, self.state.words)}
         bind: dict[str, Expr] = {}
         own, inner = self._frame_within(call, args, copies, steps, bind)
         scope = Scope(call.declared.module, inner, BodyState())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -236,12 +236,19 @@ class Calls:
         return outputs[0] if len(outputs) == 1 else outputs
 
     def apply(
-        self, block: Any, numbers: Sequence[Num], tensors: Sequence[Value | None], scope: Scope, span: Span
+        self,
+        block: Any,
+        numbers: Sequence[Num],
+        tensors: Sequence[Value | None],
+        scope: Scope,
+        span: Span,
+        options: Mapping[str, Any],
     ) -> Any:
-        """Apply a block value that a primitive was given."""
+        """Apply a block value that a primitive was given, and that it gives further hyper-parameters."""
         instance = block if isinstance(block, SharedModule) else None
         template = block.template if isinstance(block, SharedModule) else block
         template = with_options(template, {}, [(n, span) for n in numbers], span, scope.frame)
+        template = replace(template, args={**template.args, **options})
         given = [(ABSENT if t is None else t, span) for t in tensors]
         return self.apply_template(BlockCall(template, given, {}, scope, span, "", instance))
 

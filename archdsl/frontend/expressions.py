@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -20,7 +21,7 @@ from archdsl.frontend.scopes import Absent, SchemeRule, Scope, TrainingCondition
 from archdsl.frontend.signatures import demand_whole
 from archdsl.ir import dims, masks
 from archdsl.ir.dims import Lit, Num, binary, literal, num
-from archdsl.ir.graph import Value
+from archdsl.ir.graph import Node, OpNode, ParamNode, Value, node_outputs
 from archdsl.ir.masks import Mask
 from archdsl.ir.ranges import whole_size
 from archdsl.ir.static import (
@@ -346,8 +347,10 @@ class Expressions:
             else:
                 python = isinstance(item, ast.Name) and item.id == "None"  # in NumPy a new axis
                 found = None if python else self.ev(item, scope)
-                if isinstance(found, Value) and len(e.items) == 1:
-                    return self.primitives.apply(scope, "lookup", [value, found], {}, e.span)[0]
+                if isinstance(found, Value) and item is e.items[-1] and all(i == ("slice", None, None) for i in items):
+                    along = {"axis": num(len(items))} if items else {}
+                    _count_as_table(value, scope.frame.nodes)
+                    return self.primitives.apply(scope, "lookup", [value, found], along, e.span)[0]
                 if not isinstance(found, Num):
                     text = f"an index is a number, a slice or `...`, and this is {kind_of(found)}"
                     help_ = "`unsqueeze(axis)` adds an axis" if found is None else ""
@@ -477,3 +480,13 @@ def _word(value: Any) -> str | None:
     if value is None or isinstance(value, str | EnumValue):
         return "none" if value is None else str(value)
     return value.rule if isinstance(value, Mask) else value.name if isinstance(value, BlockValue) else None
+
+
+def _count_as_table(value: Value, nodes: Sequence[Node]) -> None:
+    """Note of a weight that rows of it are looked up, as of an embedding."""
+    makers = {v: n for n in nodes for v in node_outputs(n)}
+    node = makers.get(value)
+    while isinstance(node, OpNode) and node.op.moves:
+        node = makers.get(node.tensor(0))
+    if isinstance(node, ParamNode) and node.weight.trained:
+        object.__setattr__(node, "weight", replace(node.weight, kind="embedding"))

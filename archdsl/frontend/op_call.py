@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from archdsl.diagnostics import ArchError, Label, error
@@ -183,13 +184,18 @@ class OpCall:
         return outputs[0]
 
     def apply_block(
-        self, block: Any, inputs: Sequence[Input], label: str, called: Sequence[str] = ()
+        self,
+        block: Any,
+        inputs: Sequence[Input],
+        label: str,
+        called: Sequence[str] = (),
+        options: Mapping[str, Any] = MappingProxyType({}),
     ) -> tuple[Value, ...]:
         if isinstance(block, BlockValue):
             block = block.labelled(label)
         tensors = [v for v in inputs if not isinstance(v, Num)]
         numbers = [v for v in inputs if isinstance(v, Num)]
-        result = self.state.apply(block, numbers, tensors, self.scope, self.span)
+        result = self.state.apply(block, numbers, tensors, self.scope, self.span, options)
         outputs: tuple[Value, ...] = result if isinstance(result, tuple) else (result,)
         for value, name in zip(outputs, called, strict=False):
             if not value.name:

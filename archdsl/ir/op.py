@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from fractions import Fraction
 from functools import cache, cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol
 
 from archdsl.diagnostics import ArchError
@@ -440,10 +441,15 @@ class Application(Protocol):
         """Apply another primitive (with one output) in the same graph; what it gives is `called` so."""
 
     def apply_block(
-        self, block: Any, inputs: Sequence[Input], label: str, called: Sequence[str] = ()
+        self,
+        block: Any,
+        inputs: Sequence[Input],
+        label: str,
+        called: Sequence[str] = (),
+        options: Mapping[str, Any] = MappingProxyType({}),
     ) -> tuple[Value, ...]:
-        """Apply a block value (a position with weights, an activation) at this position; what it gives and has no name
-        is `called` so."""
+        """Apply a block value (a position with weights, an activation) at this position, with further hyper-parameters,
+        also if it is shared; what it gives and has no name is `called` so."""
 
     def apply_position(
         self, position: Any, inputs: Sequence[Input], options: Mapping[str, Any], called: str = "", outputs: int = 1

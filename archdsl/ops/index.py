@@ -499,33 +499,46 @@ class Gather(Primitive):
 
 
 class Lookup(Primitive):
-    """`table[ids]`: the row of a table for every whole number."""
+    """`table[ids]`: the row of a table for every whole number; `table[:, ids]`: the column."""
 
     by_rows = True
     passes = 0
     chosen = (0,)
-    expression = "{0}[{1}]"
     typed = 0
     symbol = "[]"
-    signature = "lookup()(table: [rows, ...], ids: int[...]) -> [...]"
+    signature = "lookup(axis: int = 0)(table: [...], ids: int[...]) -> [...]"
     examples = shown(
         "table[ids]  # table: [5, 8], ids: int[2, 3]",
         "table[ids]  # table: [5, 2, 4], ids: int[3]",
         "table[ids]  # table: [5], ids: int[2, 3]",
+        "table[:, ids]  # table: [4, 5, 3], ids: int[2, 3]",
     )
 
     def shapes(self, call: Application) -> Sequence[Shape]:
-        return ((*call.shape(1), *call.shape(0)[1:]),)
+        table, axis = call.shape(0), axis_of(self, call)
+        return ((*table[:axis], *call.shape(1), *table[axis + 1 :]),)
 
     def table(self, node: OpNode) -> tuple[int, Num]:
-        return 1, node.tensor(0).shape[0]
+        return 1, node.tensor(0).shape[axis_index(node)]
 
     def reads(self, node: OpNode) -> Sequence[Reads]:
         table, ids = tensor_inputs(node, 0, 1)
-        return (EVERYWHERE, *(same(ids.rank + i) for i in range(table.rank - 1))), own_positions(ids.rank)
+        axis = axis_index(node)
+        behind = range(axis + ids.rank, table.rank + ids.rank - 1)
+        own = (*map(same, range(axis)), EVERYWHERE, *map(same, behind))
+        return own, tuple(same(axis + i) for i in range(ids.rank))
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
-        return g.Gather(g.arg(0), g.arg(1), axis=0)
+        axis, ids, count = axis_index(node), g.arg(1), self.table(node)[1]
+        if not g.varies_by_row(1):
+            return g.Gather(g.arg(0), ids, axis=axis)
+        last = int(count) - 1 if count.static else g.Sub(g.number(count), 1)  # where padding stands there may be no row
+        rows = g.Gather(g.arg(0), g.Max(g.Min(ids, last), 0), axis=axis)
+        order = [axis, *range(axis), *range(axis + 1, node.outputs[0].rank + 1)]
+        return g.Transpose(rows, perm=order) if axis else rows
+
+    def torch(self, node: OpNode, e: TorchScope) -> Tree:
+        return e.py(f"{{0}}[{':, ' * axis_index(node)}{{1}}]")
 
 
 class OneHot(Primitive):

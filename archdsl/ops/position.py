@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ from archdsl.frozen import Frozen
 from archdsl.ir.dims import Num, Shape, binary, function, num, shape_text, sub
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.masks import FULL, Mask
+from archdsl.ir.masks import FULL, Mask, ahead
 from archdsl.ir.op import (
     EVERYWHERE,
     Application,
@@ -29,7 +28,7 @@ from archdsl.ir.op import (
     shown,
 )
 from archdsl.ir.ranges import whole_size
-from archdsl.ir.static import BlockValue, Scheme, SharedModule
+from archdsl.ir.static import BlockValue, Scheme, SharedModule, numbers_of
 from archdsl.ir.wording import listed
 from archdsl.ops._common import equals, number, number_inputs, tensor_inputs, usual
 from archdsl.syntax import ast
@@ -73,7 +72,7 @@ def attend(
         before = binary("-", k.shape[-2], q.shape[-2])
         given = queries if before.value == 0 else call.apply("plus", queries, before), keys
     names = ("q", "k", "bias") if len(target.node.header.results or ()) > 1 else ("bias",)
-    found = call.apply_block(_offered(call, position, q, mask), given, "position", names)
+    found = call.apply_block(position, given, "position", names, _offered(call, position, q, mask))
     if len(found) == 1:
         return q, k, found[0]
     if rotated:
@@ -101,7 +100,7 @@ def turns(position: Any, x: Value) -> bool:
 
 def turned(call: Application, position: Any, x: Value, mask: Mask = FULL) -> Value:
     """Queries or keys as a block of one tensor turns them. Raises E0301 for a result of another shape."""
-    found = call.apply_block(_offered(call, position, x, mask), (x,), "position", (x.name,))
+    found = call.apply_block(position, (x,), "position", (x.name,), _offered(call, position, x, mask))
     demand_turned(call, position.name, (x,), found)
     return found[0]
 
@@ -112,14 +111,22 @@ def _target(position: Any) -> Any:
     return template.target if template is not None else None
 
 
-def _offered(call: Application, position: Any, q: Value, mask: Mask) -> Any:
-    """The position with the sizes of a head and the mask, if it has hyper-parameters of their names and was not given
-    them."""
-    if isinstance(position, SharedModule):
-        return position
-    offered = {"mask": mask, "head_dim": q.shape[-1], **({"heads": q.shape[-3]} if q.rank > 3 else {})}
-    free = {h.name for h in position.target.node.header.hypers or ()} - position.args.keys()
-    return replace(position, args={**position.args, **{k: v for k, v in offered.items() if k in free}})
+def _offered(call: Application, position: Any, q: Value, mask: Mask) -> dict[str, Any]:
+    """The sizes of a head, the mask, and whether it shows later keys, if a position has hyper-parameters of these names
+    and was not given them."""
+    offered: dict[str, Any] = {"mask": mask, "head_dim": q.shape[-1], **({"heads": q.shape[-3]} if q.rank > 3 else {})}
+    free = {h.name for h in _target(position).node.header.hypers or ()} - arguments(position).keys()
+    if "bidirectional" in free:
+        offered["bidirectional"] = looks_ahead(call, mask)
+    return {k: v for k, v in offered.items() if k in free}
+
+
+def looks_ahead(call: Application, mask: Mask) -> bool:
+    """Whether a mask shows later keys."""
+    if not any(part.rule == "causal" for part in (mask, *(mask.parts if mask.rule == "&" else ()))):
+        for n in numbers_of(mask):
+            call.fixed(n)  # windows of one place, prefixes of one
+    return ahead(mask) != 0
 
 
 def demand_turned(call: Application, name: str, given: Sequence[Value], found: Sequence[Value]) -> None:

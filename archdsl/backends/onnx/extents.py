@@ -209,7 +209,7 @@ class FormsWriter(PositionsWriter):
         in that form."""
         op = maker.node.op
         # Of all positions those of padding stand nowhere: an op that only moves numbers may have them, no table has.
-        if op.elementwise or (op.by_rows and (op.positional or op.moves or ALL not in form)):
+        if op.elementwise or (op.by_rows and (op.positional or op.moves or op.chosen or ALL not in form)):
             return True
         return op.positional and not any(v in self.plan.positional for v in maker.inputs if isinstance(v, Value))
 

@@ -55,36 +55,31 @@ class GroupedLinear(nn.Module):
         return grouped_mm(x, self.weight.transpose(1, 2), ends)
 
 
-class RelativeBias(nn.Embedding):
-    """A bias for each head and bucket of distances; buckets grow with the distance (T5, Raffel et al., 2019, section
-    2.1)."""
+class RelativeBias(nn.Module):
+    """T5's relative position bias: a learned bias for each head and bucket of distances (Raffel et al., 2020)."""
 
-    def __init__(self, buckets: int, heads: int, max_distance: int, bidirectional: bool = True) -> None:
-        super().__init__(buckets, heads)
+    def __init__(self, config: Config, sides: int, buckets: int = 32, max_distance: int = 128) -> None:
+        super().__init__()
+        assert sides <= 2, "a query has two sides"
+        self.side = buckets // sides
+        self.near = self.side // 2
+        assert self.near > 0, "each side has a bucket for one distance"
+        assert self.near < max_distance, "`max_distance` is larger than the distances that have a bucket each"
+        self.sides = sides
         self.max_distance = max_distance
-        self.bidirectional = bidirectional
+        self.weight = nn.Parameter(torch.empty(buckets, config.heads))
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.02)
 
-    def forward(self, queries: int, keys: int) -> Tensor:
-        query = torch.arange(keys - queries, keys, device=self.weight.device)[:, None]
-        return self.between(query, torch.arange(keys, device=self.weight.device))
-
-    def between(self, query: Tensor, key: Tensor) -> Tensor:
-        distance = query - key  # how far back the key lies
-        buckets, bucket = self.num_embeddings, torch.zeros_like(distance)
-        if self.bidirectional:
-            buckets //= 2
-            bucket = (distance < 0) * buckets
-            distance = distance.abs()
-        else:
-            distance = distance.clamp(min=0)
-        near = buckets // 2
-        far = torch.log(distance.clamp(min=1).float() / near) / math.log(self.max_distance / near) * (buckets - near)
-        far = (near + far.long()).clamp(max=buckets - 1)
-        bucket = bucket + torch.where(distance < near, distance, far)
-        return super().forward(bucket).movedim(-1, -3).contiguous()  # [heads, query, key], as fused kernels take it
+    def forward(self, i: Tensor, j: Tensor) -> Tensor:
+        distance = i.unsqueeze(1) - j
+        n = torch.maximum(distance, distance * (1 - self.sides))
+        h = torch.log(n.clamp(min=1) / self.near) / math.log(self.max_distance / self.near) * (self.side - self.near)
+        far = self.near + h.long()
+        found = torch.where(n < self.near, n, far.clamp(max=self.side - 1))
+        bucket = found + (distance < 0).long() * (self.side * (self.sides - 1))
+        return self.weight.transpose(0, 1)[:, bucket]
 
 
 class Attention(nn.Module):
@@ -281,12 +276,12 @@ class SwitchBase8(nn.Module):
         self.config = config
         self.token_embedding = nn.Embedding(config.vocab, config.width)
         self.dropout = nn.Dropout(0.1)
-        self.around = RelativeBias(32, config.heads, 128)
+        self.around = RelativeBias(config, sides=2)
         self.encoder = nn.ModuleList(
             layer for _ in range(config.pairs) for layer in (DenseEncoderLayer(config), SparseEncoderLayer(config))
         )
         self.encoder_norm = nn.RMSNorm(config.width, eps=1e-6)
-        self.before = RelativeBias(32, config.heads, 128, bidirectional=False)
+        self.before = RelativeBias(config, sides=1)
         self.decoder = nn.ModuleList(
             layer for _ in range(config.pairs) for layer in (DenseDecoderLayer(config), SparseDecoderLayer(config))
         )
@@ -307,15 +302,16 @@ class SwitchBase8(nn.Module):
         time = target.size(1)
         assert frames <= self.config.context, "at most `context` source tokens"
         assert time <= self.config.context, "at most `context` tokens"
-        bias = torch.where(padding[:, None, None, :], self.around(frames, frames), -torch.inf)
+        positions = torch.arange(frames, device=source.device)
+        bias = torch.where(padding[:, None, None, :], self.around(positions, positions), -torch.inf)
         memory = self.dropout(self.token_embedding(source))
         for encoder_1, encoder_2 in zip(self.encoder[::2], self.encoder[1::2]):
             memory = encoder_1(memory, bias)
             memory = encoder_2(memory, bias, losses)
         memory = self.encoder_norm(memory)
-        key = torch.arange(time, device=source.device)
-        query = key[:, None]
-        bias = torch.where(key <= query, self.before(time, time), -torch.inf)
+        positions = torch.arange(time, device=source.device)
+        query = positions[:, None]
+        bias = torch.where(positions <= query, self.before(positions, positions), -torch.inf)
         mask = padding[:, None, None, :]  # [batch, 1, 1, frames]
         x = self.dropout(self.token_embedding(target))
         for decoder_1, decoder_2 in zip(self.decoder[::2], self.decoder[1::2]):

@@ -24,6 +24,7 @@ from archdsl.ir.graph import (
     ScanNode,
     Value,
     node_outputs,
+    reads,
 )
 from archdsl.ir.op import same
 from archdsl.ir.static import numbers_of
@@ -82,6 +83,8 @@ class Roles:
     that inputs are read in."""
     own_form: dict[Value, str] = field(default_factory=dict)
     """Of what is made by these: the form that it has between blocks; FIXED where it has rows."""
+    given: dict[Value, str] = field(default_factory=dict)
+    """Of inputs: the one form in which they are read."""
     varying: dict[tuple[Node, int], int] = field(default_factory=dict)
     """Inputs that are made of positions and have a further axis of batch in front, and how many axes they need more
     behind it than for other readers."""
@@ -479,11 +482,28 @@ class Assigner:
                 continue
             made = (f for f in sorted(forms) if f == ALL or pairs.at_new(one) is not None)
             found.forms[node] = {f: pairs.reads(one, f) for f in made}
-            reads = found.forms[node].get(NEW, {})
-            inputs = all(pairs.forms[v] == {f} for i, f in reads.items() if isinstance(v := one.inputs[i], Value))
+        self.note_given(unrolled, found)
+        for node, made_in in found.forms.items():
+            one, read = unrolled.nodes[node][-1], made_in.get(NEW, {})
+            fits = (
+                pairs.forms[v] == {f} or (isinstance(node, OpNode) and found.given.get(node.inputs[i]) == f)  # type: ignore[arg-type]
+                for i, f in read.items()
+                if isinstance(v := one.inputs[i], Value)
+            )
             own = one in pairs.nodes and not any(v in self.rows for v in one.outputs)
-            if not (forms == {NEW} and reads and inputs and own):
+            if not (made_in.keys() == {NEW} and read and all(fits) and own):
                 found.unlike.add(node)
+
+    def note_given(self, unrolled: Unrolled, found: Roles) -> None:
+        """Which tensors that the block is called with are read in one form: the caller gives them in that."""
+        graph = unrolled.block.graph
+        for value in graph.inputs if unrolled is not self.plan.root else ():
+            readers = [n for n in nodes_within(graph) if value in reads(n)]
+            ops = [n for n in readers if isinstance(n, OpNode) and n in found.forms]
+            at = [(n, i) for n in ops for i, v in enumerate(n.inputs) if v is value]
+            forms = {f for n, i in at for form in found.forms[n].values() if (f := form.get(i))}
+            if value in found.own_form and len(ops) == len(readers) and len(forms) == 1 and value not in graph.outputs:
+                found.given[value] = found.own_form[value] = forms.pop()
 
     def of_rows(self) -> Iterator[tuple[Value, tuple[int, int]]]:
         """What is made of pairs, and what else reads of it at the new positions: the axis of these, and how many axes

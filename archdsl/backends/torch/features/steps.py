@@ -663,6 +663,11 @@ class StepLowering(Lowering):
 
     def arguments(self, node: CallNode, group: ClassGroup) -> tuple[list[Tree], dict[str, Tree]]:
         losses, group.first.losses = group.first.losses, False
+        callee = self.roles.callees.get(node)
+        given = {} if callee is None else callee.given
+        if given:
+            inputs = zip(node.block.graph.inputs, node.inputs, strict=True)
+            node = replace(node, inputs=tuple(self.in_form(v, given[i]) if i in given else v for i, v in inputs))
         try:
             return super().arguments(node, group)
         finally:

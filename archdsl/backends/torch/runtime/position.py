@@ -35,38 +35,6 @@ def interleaved_sinusoid(positions: Tensor, width: int, theta: float = 10_000) -
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
 
 
-class RelativeBias(nn.Embedding):
-    """A bias for each head and bucket of distances; buckets grow with the distance (T5, Raffel et al., 2019, section
-    2.1)."""
-
-    def __init__(self, buckets: int, heads: int, max_distance: int, bidirectional: bool = True) -> None:
-        super().__init__(buckets, heads)
-        self.max_distance = max_distance
-        self.bidirectional = bidirectional
-
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, std=0.02)
-
-    def forward(self, queries: int, keys: int) -> Tensor:
-        query = torch.arange(keys - queries, keys, device=self.weight.device)[:, None]
-        return self.between(query, torch.arange(keys, device=self.weight.device))
-
-    def between(self, query: Tensor, key: Tensor) -> Tensor:
-        distance = query - key  # how far back the key lies
-        buckets, bucket = self.num_embeddings, torch.zeros_like(distance)
-        if self.bidirectional:
-            buckets //= 2
-            bucket = (distance < 0) * buckets
-            distance = distance.abs()
-        else:
-            distance = distance.clamp(min=0)
-        near = buckets // 2
-        far = torch.log(distance.clamp(min=1).float() / near) / math.log(self.max_distance / near) * (buckets - near)
-        far = (near + far.long()).clamp(max=buckets - 1)
-        bucket = bucket + torch.where(distance < near, distance, far)
-        return super().forward(bucket).movedim(-1, -3).contiguous()  # [heads, query, key], as fused kernels take it
-
-
 class RelativeScores(nn.Module):
     """Transformer-XL (Dai et al., 2019, section 3.3): the query plus a content bias, and its scaled scores against
     every distance."""
