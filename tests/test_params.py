@@ -139,6 +139,17 @@ def test_published_counts(name: str) -> None:
     assert (params.total, params.non_embedding, params.active) == PUBLISHED[name]
 
 
+@pytest.mark.parametrize(("body", "outside"), [
+    ("x + table[minimum(indices(time), 4)]", 0),
+    ("x + mean((table -> transpose(0, 1))[:, minimum(indices(8), 4)], axis: 1)", 0),
+    ("x + mean(table, axis: 0)", 40),
+    ("x + table[:1]", 40),
+])  # fmt: skip
+def test_a_weight_that_rows_are_looked_up_of_is_an_embedding(body: str, outside: int) -> None:
+    params = _params(text=f"model m(x: [batch, time, 8]) {{ param table: [5, 8] = normal(1)  return {body} }}")
+    assert (params.total, params.non_embedding) == (40, outside)
+
+
 @pytest.mark.parametrize("name", RATIOS)
 def test_the_rule_of_thumb(name: str) -> None:
     params = _params(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -286,3 +287,98 @@ def test_a_shared_position_is_applied_once(name: str, inline: bool) -> None:
     for key, weight in one.p.named_parameters():
         both = [many.get_parameter(at.format(i) + key).grad for i in range(2)]
         assert distance(weight.grad, both[0] + both[1], least=0.1) < 1e-4, key
+
+
+# --- T5's bias --------------------------------------------------------------------------------------------------------
+
+
+def bucket(distance: Tensor, buckets: int, most: int, both: bool) -> Tensor:
+    """As T5's own code has it."""
+    found, far = torch.zeros_like(distance), -distance
+    if both:
+        buckets //= 2
+        found = (far > 0).long() * buckets
+        far = far.abs()
+    else:
+        far = -far.clamp(max=0)
+    exact = buckets // 2
+    large = exact + (torch.log(far.float() / exact) / math.log(most / exact) * (buckets - exact)).long()
+    return found + torch.where(far < exact, far, large.clamp(max=buckets - 1))
+
+
+@pytest.mark.parametrize(("mask", "said", "both"), [
+    ("full", "", True),
+    ("causal", "", False),
+    ("causal", ", bidirectional: true", True),
+    ("full", ", bidirectional: false", False),
+    ("prefix(3) | causal", "", True),
+])  # fmt: skip
+@pytest.mark.parametrize(("buckets", "most"), [(32, 128), (9, 5), (4, 3), (7, 40)])
+def test_the_bias_of_t5(buckets: int, most: int, mask: str, said: str, both: bool) -> None:
+    text = f"""model m(q: [batch, 3, time, 4]) {{
+      let p = shared(relative_bias(buckets: {buckets}, max_distance: {most}{said}))
+      return sdpa(q, q, q, position: p, mask: {mask}) -> sdpa(q, q, position: p, mask: {mask})
+    }}"""
+    made = load_source(archdsl.torch_source(text=text, allow_noncausal=True))()
+    (table,) = made.parameters()
+    assert table.shape == (buckets, 3)
+    place = torch.arange(60)
+    got = made.p(place, place)
+    torch.testing.assert_close(got, table[bucket(place[:, None] - place, buckets, most, both)].permute(2, 0, 1))
+    assert got.is_contiguous()  # as fused kernels take it
+
+
+def test_a_shared_position_is_told_the_heads_by_its_first_use() -> None:
+    text = (
+        "model m(q: [batch, time, 8]) {{ let p = shared(relative_bias) return q -> mha(heads: 2, position: p) -> {} }}"
+    )
+    assert (
+        len(
+            archdsl.to_torch(
+                text=text.format("gqa(heads: 2, kv_heads: 1, position: p)"), allow_noncausal=True
+            ).p.weight[0]
+        )
+        == 2
+    )
+    with pytest.raises(ArchError, match="for `heads: 2`; here it is given `heads: 4`") as caught:
+        archdsl.load(text=text.format("mha(heads: 4, position: p)"))
+    assert caught.value.diagnostics[0].code == "E0305"
+    with pytest.raises(ArchError, match="for `sides: 2`; here it is given `sides: 1`"):
+        archdsl.load(text=text.format("mha(heads: 2, mask: causal, position: p)"))
+
+
+OF_PLACES = {
+    "t5": ("relative_bias", ""),
+    "rows": ("near", """block near(heads: size)(i: int[time], j: int[source]) -> [heads, time, source] {
+      param table: [60, heads] = normal(1)
+      return table[unsqueeze(i, 1) - j + 30] -> permute(2, 0, 1)
+    }"""),
+    "columns": ("near", """block near(heads: size)(i: int[time], j: int[source]) -> [heads, time, source] {
+      param table: [heads, 60] = normal(1)
+      return table[:, unsqueeze(i, 1) - j + 30]
+    }"""),
+    "places": ("near", """block near(heads: size)(i: int[time], j: int[source]) -> [heads, time, source] {
+      param slope: [heads, 1, 1] = normal(1)
+      return slope * log(1 + j)[minimum(j, unsqueeze(i, 1))]
+    }"""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("name", OF_PLACES)
+def test_a_table_of_distances_in_steps(name: str, shared: bool) -> None:
+    """It is read for the new positions alone, by the block's one method, also where prompts are padded."""
+    position, block = OF_PLACES[name]
+    given = f"let p = shared({position})" if shared else f"let p = {position}"
+    text = f"""{block}
+    block layer {{ attention: mha(heads: 2) mask: causal position: p ffn: mlp(hidden: 8) }}
+    {given}
+    model m {{ vocab: 19 context: 24 width: 8 blocks: 2 * layer head: lm }}"""
+    report = archdsl.verify(text=text, seq=16)
+    assert report.agrees
+    assert (report.no_decode, report.no_torch_decode) == (None, None)
+    if name in ("t5", "columns"):  # of the others each step of ONNX makes all pairs
+        assert {"left", "right"} <= report.decode.keys()
+    if shared:
+        source = archdsl.torch_source(text=text, features=["generate"])
+        assert "self.p(positions, keys)" in source

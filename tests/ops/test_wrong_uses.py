@@ -123,8 +123,8 @@ WRONG = [
     (
         "q: [2, 4, 5, 8]",
         "sdpa(q, q, q, position: relative_bias(buckets: 64, max_distance: 16))",
-        "E0204",
-        "16 is the last",
+        "E0401",
+        "the distances that have a bucket each",
     ),
     ("q: [2, 4, 5, 8], d: [4, 1]", "linear_attention(q, q, q, d, causal: false)", "E0204", "`causal: true`"),
     ("q: [2, 4, 5, 8], d: [3, 1]", "linear_attention(q, q, q, d)", "E0301", "`log_decay` has the axes"),

@@ -209,8 +209,10 @@ class FormsWriter(PositionsWriter):
         in that form."""
         op = maker.node.op
         # Of all positions those of padding stand nowhere: an op that only moves numbers may have them, no table has.
-        if op.elementwise or (op.by_rows and (op.positional or op.moves or op.chosen or ALL not in form)):
+        if op.elementwise or (op.by_rows and (op.positional or op.moves or ALL not in form)):
             return True
+        if op.by_rows and op.table(maker.node) is not None:  # of weights, which have no positions
+            return maker.inputs[0] not in self.plan.positional
         return op.positional and not any(v in self.plan.positional for v in maker.inputs if isinstance(v, Value))
 
     def _rank_of(self, flat: FlatOp, i: int) -> int:
