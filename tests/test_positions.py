@@ -381,4 +381,4 @@ def test_a_table_of_distances_in_steps(name: str, shared: bool) -> None:
         assert {"left", "right"} <= report.decode.keys()
     if shared:
         source = archdsl.torch_source(text=text, features=["generate"])
-        assert "self.p(positions, keys)" in source
+        assert "self.p(positions, keys" in source

@@ -110,6 +110,7 @@ CASES = {
     "gated_values": on("mha(heads: 32, mask: causal, gate: gated_values)"),
     "gated_heads": on("mha(heads: 32, mask: causal, gate: gated_heads)"),
     "per_head_norm": on("mha(heads: 32, mask: causal, qk_norm: per_head_norm)"),
+    "relative_bias": on("mha(heads: 32, position: relative_bias(buckets: 32, max_distance: 128))"),
     "residual_attention": "model m(x: [batch, time, 4096]) { y, s = residual_attention(32, mask: causal)(x) return y }",
     "value_residual": "model m(x: [batch, time, 4096]) { y, v = value_residual(32, mask: causal)(x)  return y }",
     "gru_gate": residual("gru_gate"),
@@ -125,7 +126,6 @@ IN_OTHERS = {"mixed_values", "word_table", "words", "lm", "embedded", "transform
 """Blocks that the models of slots above are made of."""
 POSITIONS = {
     "alibi": on("mha(heads: 32, mask: causal, position: alibi)"),
-    "relative_bias": on("mha(heads: 32, position: relative_bias(buckets: 32, max_distance: 128))"),
     "softcap": on("mha(heads: 32, mask: causal, softcap: 50)"),
     "dropout": on("mha(heads: 32, mask: causal, dropout: 0.1)"),
 }
