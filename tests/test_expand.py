@@ -330,6 +330,11 @@ def _of_everything() -> Iterator[Any]:
     )
     bias = "shared(relative_bias(buckets: 4, max_distance: 8))"
     yield pytest.param(LAYER.replace("ffn", f"position: {bias} ffn") + model % "", id="a shared position")
+    columns = """inline block columns(x: [batch, time, width]) -> [batch, time, width] {
+      param table: [width, 9] = normal(1)
+      return x + (table[:, minimum(indices(time), 8)] -> transpose(0, 1))
+    }"""
+    yield pytest.param(columns + LAYER.replace("mlp(hidden: 8)", "columns") + model % "head: lm", id="columns")
     named = LAYER.replace("]) {", "]) -> (y: [batch, time, width]) {")
     results = (model % "head: lm").replace("m {", "m(n = 2) -> (logits: [batch, time, vocab]) {")
     yield pytest.param(named + results, id="named results")

@@ -236,7 +236,8 @@ class _Writer:
     def _op(self, node: OpNode) -> ast.Expr:
         op = node.op
         if op.symbol == "[]":
-            items = (*map(self._item, node.options.get("items", ())), *map(self._read, node.inputs[1:]))
+            every = [ast.Slice(None, None, span=NOWHERE)] * int(node.options.get("axis", 0))
+            items = (*every, *map(self._item, node.options.get("items", ())), *map(self._read, node.inputs[1:]))
             return ast.Index(self._read(node.inputs[0]), items, span=NOWHERE)
         if symbol := op.sign or op.relation or op.symbol:
             *left, right = map(self._read, node.inputs)

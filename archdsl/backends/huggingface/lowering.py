@@ -360,7 +360,8 @@ class Prelude:
         return False
 
     def embed(self, lowering: LibraryLowering, node: OpNode) -> None:
-        if self.x is not None or node.op.table(node) is None or node.outputs[0].rank != 3:
+        rows = node.op.table(node) is not None and node.outputs[0].rank == 3
+        if self.x is not None or not rows or node.outputs[0].shape[0].value != self.tokens.shape[0].value:
             raise lowering.refuse("its tokens are read by more than their embedding")
         (self.x,) = node.outputs
         made = node.op.torch(node, lowering.scope(node))
