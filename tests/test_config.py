@@ -470,7 +470,7 @@ def test_another_config_of_a_decoder(name: str) -> None:
 def test_other_numbers_for_random_specs() -> None:
     """Many more: python -m tests.random_specs.configs --count 1000 --seed 1"""
     tally = configs.Tally()
-    for text in configs.drawn(14, 7):
+    for text in configs.drawn(16, 7):
         configs.graphs(configs.of_text(text), tally)
     assert tally.counts["the same graph, taken"] > 150
     assert len(tally.needless) < 10
