@@ -16,10 +16,12 @@ import archdsl
 from archdsl.api import check
 from archdsl.backends.torch import emit
 from archdsl.dependence.causality import prove
+from archdsl.diagnostics import ArchError
 from archdsl.estimates.cost import work_of
 from archdsl.estimates.flops import Convention, NodeFlops, estimate
 from archdsl.ir.cost import whole_at
 from archdsl.ir.walk import ops_below
+from archdsl.passes.decode import planned
 from archdsl.run.load import load_source
 
 Oracle = Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]
@@ -384,6 +386,21 @@ def test_a_prefix_is_proved_and_counted(form: str) -> None:
         flops = estimate(archdsl.load(text=text), batch=1, seq=13, convention="exact").flops.forward
         pairs = int(seen(torch.arange(3, 16)[:, None], torch.arange(16), {}).sum())
         assert flops == 2 * (13 * 10 * 16 + 2 * pairs * (5 + 3)), mask
+
+
+def test_a_prefix_has_no_step_and_says_so() -> None:
+    """Its keys are no positions of the sequence: to hide later ones, as of equations, would not help."""
+    model = archdsl.load(
+        text="""model m(n = 3)(tokens: token[batch, time]) {
+          param memory: [n, 8] = normal(1)
+          x = tokens -> embedding(30, 8)
+          k = concat(memory -> unsqueeze(0) -> expand(0, batch), x, axis: 1)
+          return (sdpa(x, k, k, mask: causal | prefix(n)) -> linear(30))
+        }"""
+    )
+    with pytest.raises(ArchError, match="E0504") as caught:
+        planned(model)
+    assert "keys of its own before the sequence have no step yet" in caught.value.diagnostics[0].help
 
 
 def test_a_longer_prefix_than_there_is_leaks() -> None:

@@ -347,6 +347,41 @@ def test_a_shared_position_is_told_the_heads_by_its_first_use() -> None:
         archdsl.load(text=text.format("mha(heads: 2, mask: causal, position: p)"))
 
 
+SHARED = """
+block turn(TENSORS) -> (TENSORS) {
+  c = cos(unsqueeze(indices(time), 1) * 0.01)CAST
+  return VALUES
+}
+block layer(p) { attention: gqa(heads: 4, kv_heads: 2)  mask: causal  position: p  ffn: mlp(hidden: 8)  norm: rmsnorm }
+model m { vocab: 64  context: 64  width: 32  blocks: 2 * layer(p: shared(turn))  head: lm }
+"""
+
+
+@pytest.mark.parametrize(
+    ("tensors", "values", "cast", "message", "help_"),
+    [
+        ("q", "q * c", "", "would turn queries of 4 heads and keys of 2", "`block turn(q: […], k: […])"),
+        ("q k", "q * c, k * c", "", "its types at its first use, for float[", "`x -> cast_like(y)`"),
+        ("q k", "q * c, k * c", "  c = c -> cast_like(q)", "", ""),
+    ],
+)
+def test_shared_positions_where_keys_have_fewer_heads(
+    tensors: str, values: str, cast: str, message: str, help_: str
+) -> None:
+    """Each refusal says what helps, and what it says helps."""
+    shapes = ", ".join(f"{t}: [batch, {t}_heads, time, head_dim]" for t in tensors.split())
+    text = SHARED.replace("TENSORS", shapes).replace("VALUES", values).replace("CAST", cast)
+    if not message:
+        assert archdsl.verify(text=text).agrees
+        return
+    with pytest.raises(ArchError) as caught:
+        archdsl.load(text=text)
+    first = caught.value.diagnostics[0]
+    assert first.code == "E0305"
+    assert message in first.message
+    assert help_ in first.help
+
+
 OF_PLACES = {
     "t5": ("relative_bias", ""),
     "rows": ("near", """block near(heads: size)(i: int[time], j: int[source]) -> [heads, time, source] {

@@ -136,17 +136,20 @@ class Blocks:
         elif _with_any_run_time_size(instance.block.key) != _with_any_run_time_size(call.block.key):
             first, second = instance.block.hypers, call.block.hypers
             differ = [k for k, n in second.items() if isinstance(n, Num) and value_key(first[k]) != value_key(n)]
-            before, now = (
-                " and ".join(f"`{k}: {b.hypers[k]}`" for k in differ)
-                or " and ".join(shape_text(v.shape) for v in b.graph.inputs)
-                for b in (instance.block, call.block)
-            )
+            both = instance.block.graph.inputs, call.block.graph.inputs
+            before, now = (" and ".join(shape_text(v.shape) for v in given) for given in both)
+            what, how = "sizes", ""
+            if differ:
+                before, now = (" and ".join(f"`{k}: {h[k]}`" for k in differ) for h in (first, second))
+            elif before == now:
+                before, now = (" and ".join(f"{v.dtype}{shape_text(v.shape)}" for v in given) for given in both)
+                what, how = "types", ": `x -> cast_like(y)` has the type of y"
             raise error(
                 "E0305",
-                f"the shared `{instance.name}` got its sizes at its first use, for {before}; here it is given {now}",
+                f"the shared `{instance.name}` got its {what} at its first use, for {before}; here it is given {now}",
                 span,
                 labels=[Label(instance.span, "shared here")] if instance.span else [],
-                help="share a block only where the sizes are the same",
+                help=f"share a block only where the {what} are the same{how}",
             )
         if instance.owner is not frame:
             # The numbers of the template are the owner's; only axes are known by this frame's names.

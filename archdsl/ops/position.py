@@ -56,6 +56,14 @@ def attend(
     if isinstance(target, Position):
         return target.attend(call, position, q, k, mask, rotated)
     if turns(position, q):
+        shared = isinstance(position, SharedModule) and not rotated
+        if shared and not call.same(q.shape[-3], k.shape[-3], "a shared position turns as many heads of keys"):
+            raise call.error(
+                "E0305",
+                f"the shared `{target.name}` would turn queries of {q.shape[-3]} heads and keys of {k.shape[-3]}",
+                option="position",
+                help=f"let it take both: `block {target.name}(q: […], k: […]) -> (q: […], k: […])` is applied once",
+            )
         return (q, k, None) if rotated else (turned(call, position, q, mask), turned(call, position, k, mask), None)
     params = () if isinstance(target, Primitive) else target.node.header.tensors or ()
     if len(params) != 2:

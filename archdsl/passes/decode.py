@@ -262,11 +262,14 @@ def _demand_causal(model: Model, time: Symbol) -> tuple[Value, InputAxis]:
     fine, node = stays(model, output, sequence)
     if not fine:
         name = "the model" if node is None else f"`{node.op.name}`"
+        help_ = "hide later positions first: `where(key <= query, …, 0)` before a sum, `-inf` before a softmax"
+        if node is not None and node.op.attends(node) is not None:
+            help_ = "keys of its own before the sequence have no step yet: compile it without `--decode` and `generate`"
         raise _refuse(
             f"`{model.name}` cannot be decoded step by step: the result of {name} changes with each position that "
             "follows",
             None if node is None else node.span,
-            "hide later positions first: `where(key <= query, …, 0)` before a sum, `-inf` before a softmax",
+            help_,
         )
     return output, sequence
 
