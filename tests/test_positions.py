@@ -329,17 +329,10 @@ def test_the_bias_of_t5(buckets: int, most: int, mask: str, said: str, both: boo
 
 
 def test_a_shared_position_is_told_the_heads_by_its_first_use() -> None:
-    text = (
-        "model m(q: [batch, time, 8]) {{ let p = shared(relative_bias) return q -> mha(heads: 2, position: p) -> {} }}"
-    )
-    assert (
-        len(
-            archdsl.to_torch(
-                text=text.format("gqa(heads: 2, kv_heads: 1, position: p)"), allow_noncausal=True
-            ).p.weight[0]
-        )
-        == 2
-    )
+    body = "{{ let p = shared(relative_bias)  return q -> mha(heads: 2, position: p) -> {} }}"
+    text = f"model m(q: [batch, time, 8]) {body}"
+    made = archdsl.to_torch(text=text.format("gqa(heads: 2, kv_heads: 1, position: p)"), allow_noncausal=True)
+    assert made.p.weight.shape == (32, 2)
     with pytest.raises(ArchError, match="for `heads: 2`; here it is given `heads: 4`") as caught:
         archdsl.load(text=text.format("mha(heads: 4, position: p)"))
     assert caught.value.diagnostics[0].code == "E0305"
