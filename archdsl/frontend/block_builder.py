@@ -329,7 +329,8 @@ class BlockBuilder(Decisions):
         called: str = "",
         bind: Mapping[str, Expr] = MappingProxyType({}),
     ) -> Value:
-        """The tensor that stands for one of another block, its sizes called by a name that no other tensor's are."""
+        """Return the tensor that stands here for one of another block. Its sizes are named after it; no other has
+        its name."""
         if key not in self.contexts:
             called = called or like.name or "tensor"
             name = called

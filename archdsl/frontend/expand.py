@@ -150,7 +150,7 @@ class _Writer:
                     e = said[f.name] if self.lets.isdisjoint(ast.names_in(said[f.name])) else expr_of(f.value.expr)
                     self.hypers += (ast.Hyper(f.name, None, e, span=NOWHERE),)
         self.numbers = instantiated_names(block, {name: Var(name) for name in self.lets | known})
-        """What numbers are in the declaration's own names, which has none for those of an inline block."""
+        """Each name of a number, and what it is in the names that the declaration has: an inline block has others."""
         self.statements: list[Statement] = []
         self.said: set[str] = set()
         """Names that the heads of loops say."""
@@ -563,8 +563,8 @@ def _text(writer: _Writer) -> str:
 
 
 def _top(writer: _Writer, said: set[str]) -> tuple[list[str], set[str]]:
-    """What stands beside the slots, and the shared blocks of the library, without a `let` that nothing reads; and the
-    names that all of it says."""
+    """Return the lines above the equations, and `said` with the names that they say. The lines are the items beside the
+    slots, then a `let` for each shared block of the library, but no `let` that nothing reads."""
     items: list[tuple[Any, str]] = [(item, item.span.text) for item in writer.body.items]
     items += [(ast.Let(n, e, span=NOWHERE), f"let {n} = {format_expr(e)}") for n, e in writer.made.items()]
     lines: list[str] = []

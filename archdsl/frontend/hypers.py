@@ -62,7 +62,7 @@ def bind_defaults(
 
 
 def _divides_not(state: Elaboration, value: Num, default: ast.Expr, scope: Scope, what: str) -> ArchError:
-    """A default such as `width / heads` that is no whole number: the error tells of the two numbers."""
+    """Return the error of a default such as `width / heads` that is no whole number. It names both numbers."""
     assert isinstance(value.value, Fraction)
     sides: list[Any] = []
     if isinstance(default, ast.Binary) and default.op == "/":

@@ -29,8 +29,8 @@ TYPES = ("float", "float32", "bfloat16", "int", "bool")
 
 
 def coerce(value: Any, kind: str | None, default_none: bool, what: str, span: Span) -> Any:
-    """A static value as an option of a kind; raises E0203 if it is of another, E0204 or E0401 for a number that is none
-    of that kind."""
+    """Return a static value as an option of that kind. Raises E0203 for a value of another kind, E0204 or E0401 for a
+    number out of its range."""
     if kind is None or (value is None and (default_none or kind in ("block", "position", "scheme"))):
         return value
     words, test = KINDS[kind]

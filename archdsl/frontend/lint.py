@@ -34,7 +34,7 @@ HEAD_GRAIN, LARGEST_HEAD = 8, 256
 """What the fused attention kernels take."""
 
 HIDES = -1e4
-"""Scores that are masked by this number, or a lower one, are meant to be hidden: it stands for minus infinity."""
+"""The largest number that is taken for minus infinity where scores are masked by it."""
 
 DEEPEST_POST_NORM = 24
 """Post-norm networks beyond this depth need help to train (Wang et al., 2022)."""

@@ -460,8 +460,9 @@ class MatMul(Primitive):
 
 
 class Solve(Primitive):
-    """The x of `l x = b`, where l is taken to be lower triangular with ones on its diagonal: what stands on the
-    diagonal or above it is not read. In float32.
+    """Solve `l x = b` for x in float32, where l is lower triangular with ones on its diagonal.
+
+    What stands on the diagonal of l or above it is not read.
 
     `x[t] = b[t] - sum(l[t, s] x[s])` over s < t: a query's row of l is one of numbers for keys before it. As a sum of
     powers of l, however they are multiplied, it loses all digits within some hundred positions."""

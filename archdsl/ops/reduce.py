@@ -337,7 +337,7 @@ class RunningByPairs(Running):
 
     def pair(self, g: OnnxScope, a: Any, b: Any) -> Any:
         """Two put together."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say how two are put together")
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         """Of 2 positions, of 4, of 8, …; step by step where only the running model knows how many there are."""

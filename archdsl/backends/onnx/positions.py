@@ -42,8 +42,7 @@ class PositionsWriter(GraphWriter):
         self.asked_positions = False
         """Whether what is being written has asked for positions."""
         self.asked_pairs = 0
-        """How many axes the pairs of positions have that were asked for, by row."""
-        """Whether it was for pairs of them."""
+        """How many axes the pairs of positions have that it has asked for, that of batch included; 0 for no pairs."""
         self.ranks: dict[ir.Value, int] = {}
         """Of tensors that are made of positions by row: the number of axes, that of batch in front included."""
         self.inputs: list[ir.Value] = []
@@ -217,11 +216,10 @@ class PositionsWriter(GraphWriter):
             position = self.counted(new=False)
             return add("Unsqueeze", [position, [-1]]), add("Unsqueeze", [position, [0]])
         if self.by_row:
-            between, own = [*range(1, middle + 1)], ("", f" {middle}")[middle != 1]
-            key = self.once(f"key pairs{own}", lambda: add("Unsqueeze", [self.key_positions(), [*between, middle + 1]]))
-            query = self.once(
-                f"query pairs{own}", lambda: add("Unsqueeze", [self.pasts["position_ids"], [*between, middle + 2]])
-            )
+            between, rank = [*range(1, middle + 1)], "" if middle == 1 else f" {middle}"
+            axes = [*between, middle + 1], [*between, middle + 2]
+            key = self.once(f"key pairs{rank}", lambda: add("Unsqueeze", [self.key_positions(), axes[0]]))
+            query = self.once(f"query pairs{rank}", lambda: add("Unsqueeze", [self.pasts["position_ids"], axes[1]]))
             self.ranks[key] = self.ranks[query] = 3 + middle
             return query, key
         return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from archdsl.ir.cost import Amount, Contraction, Cost, contracted, times
+from archdsl.ir.cost import Amount, Cost, contracted, times
 from archdsl.ir.dims import Shape, add, binary, div, floordiv, mul, num, shape_text, sub
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import OpNode, Value
@@ -26,6 +26,7 @@ from archdsl.ir.op import (
 from archdsl.ops._common import tensor_inputs
 from archdsl.ops._onnx import END, padded
 from archdsl.ops.attention.linear_attention import (
+    CHUNK,
     by_channel,
     copies,
     decay_of,
@@ -35,8 +36,6 @@ from archdsl.ops.attention.linear_attention import (
     pairs_in_chunk,
     token_by_token,
 )
-
-CHUNK = 64
 
 
 class DeltaRule(Primitive):
@@ -126,35 +125,19 @@ class DeltaRule(Primitive):
         written = (1, 2, 3, *decay, *read)
         first = (6,) if node.inputs[6] is not None else ()
         channels, pairs = decay if by_channel(node.inputs[4]) else (), pairs_in_chunk(node.inputs[4])
+        behind = sub(positions, CHUNK)  # the positions of all chunks but one
         found = [
             contracted((rows, positions, dim, pairs), (0, *channels), (1, *channels)),
             contracted((rows, positions, dim, pairs), (*read, *channels), (1, *channels)),
-            contracted(
-                (rows, positions, CHUNK, add(dim.value, value.value)), (1, *read, *decay), (2, 3, *read, *decay)
-            ),
+            contracted((rows, positions, CHUNK, columns), (1, *read, *decay), (2, 3, *read, *decay)),
             contracted((rows, positions, value, CHUNK), (0, 1, *decay), written),
-            contracted((rows, sub(positions, CHUNK), dim, value), (1, *decay), written),
+            contracted((rows, behind, dim, value), (1, *decay), written),
             contracted((rows, CHUNK, dim, value), (), ()),
         ]
-        for left in ((0, *decay), (*read, 1, *decay)):
-            found += self.of_states(rows, dim, value, positions, left, written, first)
+        for reader in ((0, *decay), (*read, 1, *decay)):
+            found.append(contracted((rows, CHUNK, dim, value), reader, first))
+            found.append(contracted((rows, behind, dim, value), reader, (*written, *first)))
         return Cost(tuple(found), (Amount(times((rows, positions, 4, columns))),))
-
-    def of_states(
-        self,
-        rows: DimValue,
-        dim: Any,
-        value: Any,
-        positions: DimValue,
-        left: tuple[int | str, ...],
-        written: tuple[int | str, ...],
-        first: tuple[int | str, ...],
-    ) -> tuple[Contraction, ...]:
-        """What reads the states that chunks begin with, the first one and the others."""
-        return (
-            contracted((rows, CHUNK, dim, value), left, first),
-            contracted((rows, sub(positions, CHUNK), dim, value), left, (*written, *first)),
-        )
 
     def step_flops(self, node: OpNode) -> Cost:
         """The recurrence: the state is read and written in each step, and read by the query."""
@@ -220,19 +203,23 @@ class DeltaRule(Primitive):
         """Padding corrects nothing and decays nothing, so the state stays as it is."""
         q, k, v = (g.arg(i, "float32") for i in range(3))
         decay = decay_of(g, 4, q, by_channel(node.inputs[4])) if g.has(4) else None
-        beta, read = g.arg(3, "float32"), g.arg(5, "float32") if g.has(5) else k
-        beta = g.gated(beta, 0.0, 3 + len(substeps(node)), 2)
-        for steps in substeps(node):
-            q = padded(g, g.Unsqueeze(q, [3]), binary("-", steps, num(1)), 0, 3)
-            decay = None if decay is None else padded(g, g.Unsqueeze(decay, [3]), 0, binary("-", steps, num(1)), 3)
-            q, k, v, read, beta, decay = (
-                None if x is None else g.Reshape(x, [0, 0, -1, *([] if x is beta else [g.Shape(x, start=4)])])
-                for x in (q, k, v, read, beta, decay)
-            )
-        y, last = token_by_token(g, start, q, k, v, decay, beta, read)
-        for steps in substeps(node):
-            y = g.Slice(y, [int(steps) - 1], [END], [2], [int(steps)])
-        return g.cast(y, g.dtype(g.arg(2))), last
+        read = g.arg(5, "float32") if g.has(5) else k
+        beta = g.gated(g.arg(3, "float32"), 0.0, 3 + len(substeps(node)), 2)
+        if not substeps(node):
+            y, last = token_by_token(g, start, q, k, v, decay, beta, read)
+            return g.cast(y, g.dtype(g.arg(2))), last
+        (steps,) = map(int, substeps(node))
+
+        def joined(x: Any) -> Any:
+            """[batch, heads, time, steps, …] with each step a position."""
+            return g.Reshape(x, [0, 0, -1, g.Shape(x, start=4)])
+
+        q = joined(padded(g, g.Unsqueeze(q, [3]), steps - 1, 0, 3))
+        if decay is not None:
+            decay = joined(padded(g, g.Unsqueeze(decay, [3]), 0, steps - 1, 3))
+        beta = g.Reshape(beta, [0, 0, -1])
+        y, last = token_by_token(g, start, q, joined(k), joined(v), decay, beta, joined(read))
+        return g.cast(g.Slice(y, [steps - 1], [END], [2], [steps]), g.dtype(g.arg(2))), last
 
 
 def substeps(node: OpNode) -> Shape:

@@ -28,6 +28,9 @@ from archdsl.ir.op import (
 from archdsl.ops._common import number, tensor_inputs
 from archdsl.ops._onnx import END, in_chunks, padded, with_kernel
 
+CHUNK = 64
+"""Positions that are taken together."""
+
 
 class LinearAttention(Primitive):
     """Attention without softmax (Katharopoulos et al., 2020): the sum over s of `(q[t] · k[s]) v[s]`, in linear time.
@@ -108,14 +111,14 @@ class LinearAttention(Primitive):
             return self.step_flops(node)
         q, v = tensor_inputs(node, 0, 2)
         dim, value, rows = q.shape[3], self.columns(node), times(v.shape[:2])
-        positions = mul(64, add(floordiv(q.shape[2].value, 64), 2))
+        positions = mul(CHUNK, add(floordiv(q.shape[2].value, CHUNK), 2))
         decay = (3,) if node.inputs[3] is not None else ()
         channels, heads = (decay, ()) if by_channel(node.inputs[3]) else ((), decay)
         found = (
             contracted((rows, positions, dim, value), (1, *channels), (2, *heads)),
             contracted((rows, positions, dim, value), (0, *decay), (1, 2, *decay)),
             contracted((*q.shape[:2], positions, dim, pairs_in_chunk(node.inputs[3])), (0, *channels), (1, *channels)),
-            contracted((rows, positions, value, 64), (0, 1, *decay), (2,)),
+            contracted((rows, positions, value, CHUNK), (0, 1, *decay), (2,)),
         )
         return Cost(found, self.scaling(node, positions))
 
@@ -126,7 +129,7 @@ class LinearAttention(Primitive):
             return super().saves(node)
         q, v = tensor_inputs(node, 0, 2)
         dim, value, rows = q.shape[3].value, self.columns(node), times(v.shape[:2])
-        chunks = add(floordiv(q.shape[2].value, 64), 2)
+        chunks = add(floordiv(q.shape[2].value, CHUNK), 2)
         queries, values, scores = 2, 1, 1
         kept: list[tuple[int, tuple[Num | DimValue, ...]]] = [(1, (rows, chunks, dim, value))]
         if node.inputs[3] is not None:
@@ -134,9 +137,9 @@ class LinearAttention(Primitive):
             steps = mul(32, add(floordiv(chunks, 32), 2))
             kept += [(2, (rows, steps, dim, value)), (1, (Fraction(1, 2), rows, steps, dim, value))]
         kept += [
-            (queries, (*q.shape[:2], chunks, 64, dim)),
-            (values, (rows, chunks, 64, value)),
-            (scores, (rows, chunks, 64, 64)),
+            (queries, (*q.shape[:2], chunks, CHUNK, dim)),
+            (values, (rows, chunks, CHUNK, value)),
+            (scores, (rows, chunks, CHUNK, CHUNK)),
             (int(bool(node.options["normalize"])), (rows, q.shape[2], value)),
         ]
         return Saved(own=copies(kept, "float" if node.inputs[3] is None else "float32"), sides=False)
@@ -170,10 +173,11 @@ class LinearAttention(Primitive):
         if node.options["normalize"]:
             # A column of ones gives the sum of what each value is multiplied with.
             v = g.cast(padded(g, v, 0, 1, 3, 1.0), g.dtype(v))
+        decay = decay_of(g, 3, q, by_channel(node.inputs[3])) if decays else None
         if by_channel(node.inputs[3]):
-            y, _ = token_by_token(g, empty_state(g, k, v), q, k, v, decay_of(g, 3, k, True))
+            y, _ = token_by_token(g, empty_state(g, k, v), q, k, v, decay)
         elif node.options["causal"]:
-            y, _ = self.causal(g, q, k, v, g.arg(3, "float32") if decays else None)
+            y, _ = self.causal(g, q, k, v, decay)
         else:
             y = g.MatMul(q, g.MatMul(g.Transpose(k, perm=[0, 1, 3, 2]), v))
         return self.normalized(node, g, y)
@@ -190,12 +194,10 @@ class LinearAttention(Primitive):
         k = g.gated(self.of_heads(node, g, 1, "float32"), 0.0, 4, 2)
         if node.options["normalize"]:
             v = padded(g, v, 0, 1, 3, 1.0)
+        decay = decay_of(g, 3, q, by_channel(node.inputs[3])) if g.has(3) else None
         if by_channel(node.inputs[3]):
-            y, after = token_by_token(g, past[0], q, k, v, decay_of(g, 3, q, True))
+            y, after = token_by_token(g, past[0], q, k, v, decay)
         else:
-            decay = None
-            if g.has(3):
-                decay = g.gated(g.Expand(g.arg(3, "float32"), g.Shape(q, start=0, end=3)), 0.0, 3, 2)
             y, after = self.causal(g, q, k, v, decay, past[0])
         return self.normalized(node, g, y), [after]
 
@@ -218,10 +220,8 @@ class LinearAttention(Primitive):
         """Within chunks of 64 positions by scores, between them by a state, which begins with `start` or zeros; and the
         state after the last."""
         length = g.size(0, 2)
-        each, count, missing = in_chunks(g, length, 64)
+        each, count, missing = in_chunks(g, length, CHUNK)
         alone = start is None and isinstance(count, int) and count == 1
-        if log_decay is not None:
-            log_decay = g.Unsqueeze(g.Expand(log_decay, g.Shape(q, start=0, end=3)), [-1])
 
         def cut(x: Any) -> Any:
             """[batch, heads, chunk, position, dim]"""
@@ -268,8 +268,7 @@ class LinearAttention(Primitive):
         values = self.with_ones(e) if node.options["normalize"] else e.input(2)
         form = "linear_attention_on({0}, {1}, {v}, {kv})"
         if e.has(3):
-            kind = "channel" if by_channel(node.inputs[3]) else "decayed"
-            form = kind + "_linear_attention_on({0}, {1}, {v}, {3}, {kv})"
+            form = decaying(node) + "_on({0}, {1}, {v}, {3}, {kv})"
         on = e.py(form, v=values, kv=past[0])
         y, after = e.unpack(("y", self.states(node)[0].name), on)
         return (self.divided(node, e, y) if node.options["normalize"] else y), (after,)
@@ -280,8 +279,7 @@ class LinearAttention(Primitive):
             return e.py("{0} @ ({1}.transpose(-2, -1) @ {v})", v=v)
         if not e.has(3):
             return e.py("causal_linear_attention({0}, {1}, {v})", v=v)
-        kind = "channel" if by_channel(node.inputs[3]) else "decayed"
-        return e.py(kind + "_linear_attention({0}, {1}, {v}, {3})", v=v)
+        return e.py(decaying(node) + "({0}, {1}, {v}, {3})", v=v)
 
     def with_ones(self, e: TorchScope) -> Tree:
         """The values with a column of ones, which gives the sum of what each value is multiplied with."""
@@ -318,17 +316,21 @@ def demand_decay(call: Application, i: int, wanted: Shape, dim: Num) -> None:
 
 
 def decay_reads(decay: Input) -> Reads:
-    """Which positions are read of logarithms of decays: as many as have passed."""
+    """Return the positions that a query reads of `log_decay` (None: it is left out): all up to its own."""
     shape = decay.shape if isinstance(decay, Value) else ()
-    own = (
-        (same(0), same(1), up_to(2), EVERYWHERE) if len(shape) == 4 else (same(0), same(1), up_to(2))[3 - len(shape) :]
-    )
+    own: Reads = (same(0), same(1), up_to(2))
+    own = (*own, EVERYWHERE) if by_channel(decay) else own[3 - len(shape) :]
     return tuple(At() if d.value == 1 else read for d, read in zip(shape, own, strict=True))
 
 
 def copies(kept: Iterable[tuple[int, tuple[Num | DimValue, ...]]], dtype: str) -> tuple[tuple[Amount, str], ...]:
     """Tensors that are kept, given how many there are of each shape."""
     return tuple((Amount(times(sizes)), dtype) for count, sizes in kept for _ in range(count))
+
+
+def decaying(node: OpNode) -> str:
+    """The name of the helper that computes it where states decay."""
+    return ("channel" if by_channel(node.inputs[3]) else "decayed") + "_linear_attention"
 
 
 def by_channel(decay: Input) -> bool:
@@ -339,7 +341,7 @@ def by_channel(decay: Input) -> bool:
 def pairs_in_chunk(decay: Input) -> DimValue:
     """How many keys of its chunk of 64 positions a query is multiplied with: all; or where channels decay apart those
     of the half before its own, then of the quarter, and so on, some 63 / 2."""
-    return Fraction(63, 2) if by_channel(decay) else 64
+    return Fraction(CHUNK - 1, 2) if by_channel(decay) else CHUNK
 
 
 def decay_of(g: OnnxScope, i: int, k: Any, channels: bool) -> Any:
@@ -350,7 +352,7 @@ def decay_of(g: OnnxScope, i: int, k: Any, channels: bool) -> Any:
 
 
 def empty_state(g: OnnxScope, k: Any, v: Any) -> Any:
-    """Zeros [batch, heads, dim, value]."""
+    """Return a state of zeros: [batch, heads, dim, value]."""
     return g.Expand(
         g.constant(0.0, "float32"), [g.Shape(v, start=0, end=2), g.Shape(k, start=-1), g.Shape(v, start=-1)]
     )

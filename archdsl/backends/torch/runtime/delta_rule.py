@@ -156,8 +156,8 @@ def with_substeps(
     state: Tensor | None = None,
     read: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Take several steps of a delta rule for each position: k, v, beta and read have an axis of them behind that of
-    time. The state decays before the first, and q reads it after the last."""
+    """Take several steps of a delta rule for each position, beta being [batch, heads, time, steps], and k, v and read
+    alike. The state decays before the first step, and q reads it after the last."""
     if state is not None and q.size(2) <= 8:
         return delta_steps(q, k, v, beta, log_decay, state, read)
     steps = k.size(3)
