@@ -51,6 +51,14 @@ def pro(width: int, heads: int) -> int:
     return 5 * width**2 + 2 * heads * width + heads * width + heads + 3 * width
 
 
+def mamba2(width: int, heads: int, dim: int, state: int, more: int) -> int:
+    """Maps to a gate and values, to a key and a query of all heads, to a step of each and `more`; a convolution with a
+    bias, three numbers for a head, a norm, and the way back."""
+    hidden = heads * dim
+    inner = 2 * hidden + 2 * state + heads + more
+    return width * inner + 5 * (hidden + 2 * state) + 3 * heads + hidden + hidden * width
+
+
 def finch(layers: int, width: int, mix: int, decay: int) -> int:
     """Eagle and Finch, appendix: 13 D² a layer, and D times its vectors and the ranks of its narrow maps."""
     return layers * (13 * width**2 + width * (16 + 10 * mix + 2 * decay)) + 4 * width + 2 * 65_536 * width
@@ -74,18 +82,26 @@ PUBLISHED = {
     "forgetting_transformer:fox_llama_760m": count(24, 1536, 4096, 4 * 1536**2 + 1537 * 24, 50_257),
     "forgetting_transformer:fox_llama_360m": count(24, 1024, 2816, 4 * 1024**2 + 1025 * 16, 50_257),
     "forgetting_transformer:fox_llama_125m": count(12, 768, 2048, 4 * 768**2 + 769 * 12, 50_257),
+    "log_linear_attention:log_linear_mamba2": count(21, 1536, 4096, mamba2(1536, 48, 64, 128, 15 * 48) + 15 * 48),
     "rwkv6:rwkv6_1_6b": finch(24, 2048, 32, 64),
     "rwkv6:rwkv6_3b": finch(32, 2560, 32, 64),
     "rwkv6:rwkv6_7b": finch(32, 4096, 64, 128),
     "rwkv6:rwkv6_14b": finch(61, 4096, 64, 128),
 }
 ACTIVE = {"kimi_linear:kimi_linear_48b": 3_484_453_248}
-ROUNDED = {"rwkv6:rwkv6_1_6b": 1.6, "rwkv6:rwkv6_3b": 3.1, "rwkv6:rwkv6_7b": 7.6, "rwkv6:rwkv6_14b": 14.1}
-"""Billions, as their authors say."""
+ROUNDED = {
+    "rwkv6:rwkv6_1_6b": 1600,
+    "rwkv6:rwkv6_3b": 3100,
+    "rwkv6:rwkv6_7b": 7600,
+    "rwkv6:rwkv6_14b": 14_100,
+    "log_linear_attention:log_linear_mamba2": 825,
+}
+"""Millions, as their authors say: whole ones, or hundreds."""
 
 
 def test_counts_are_what_authors_say() -> None:
-    assert {name: round(PUBLISHED[name] / 1e9, 1) for name in ROUNDED} == ROUNDED
+    said = {name: round(PUBLISHED[name] / 1e6, 0 if millions % 100 else -2) for name, millions in ROUNDED.items()}
+    assert said == ROUNDED
 
 
 # --- against the equations --------------------------------------------------------------------------------------------
@@ -115,7 +131,8 @@ def convolved(w: Weights, name: str, x: Tensor) -> Tensor:
     kernel = w[f"{name}.weight"][:, 0]
     taps = kernel.shape[-1]
     before = F.pad(x, (0, 0, taps - 1, 0))
-    return F.silu(sum((kernel[:, i] * before[:, i : i + x.shape[1]] for i in range(taps)), torch.zeros(())))
+    start = w.get(f"{name}.bias", torch.zeros(()))
+    return F.silu(sum((kernel[:, i] * before[:, i : i + x.shape[1]] for i in range(taps)), start))
 
 
 def short(w: Weights, name: str, x: Tensor) -> Tensor:
@@ -227,6 +244,32 @@ def comba(w: Weights, b: str, x: Tensor) -> Tensor:
     return linear(w, f"{b}.out", (y * mapped(w, f"{b}.gate", x).sigmoid()).flatten(2))
 
 
+def log_linear(w: Weights, b: str, x: Tensor) -> Tensor:
+    """Equation 3, on Mamba-2, token by token: where t ends in n zeros in base 2, level n + 1 takes what those below it
+    held."""
+    levels, hidden = w[f"{b}.scales"].shape[1], len(w[f"{b}.norm.weight"])
+    state = (len(w[f"{b}.conv.weight"]) - hidden) // 2
+    parts = (hidden, hidden + 2 * state, HEADS, HEADS * levels)
+    gate, inner, step, weights = linear(w, f"{b}.input", x).split(parts, -1)
+    v, k, q = convolved(w, f"{b}.conv", inner).split((hidden, state, state), -1)
+    v, dt = heads(v), F.softplus(step + w[f"{b}.step_bias"])
+    kept = torch.exp(-torch.exp(w[f"{b}.log_rate"]) * dt)
+    weights = F.softplus(w[f"{b}.scales"] * heads(weights))
+    held = [x.new_zeros(len(x), HEADS, state, v.shape[-1]) for _ in range(levels)]
+    found = []
+    for t in range(x.shape[1]):
+        if t:
+            merged = (t & -t).bit_length()
+            held[merged] = torch.stack(held[:merged]).sum(0)
+            held[:merged] = [torch.zeros_like(held[0])] * merged
+        held = [kept[:, t, :, None, None] * s for s in held]
+        held[0] = outer(k[:, t, None], dt[:, t, :, None] * v[:, t])
+        levelled = torch.stack([weights[:, t, :, i, None, None] * s for i, s in enumerate(held)]).sum(0)
+        found.append(torch.einsum("bk,bhkv->bhv", q[:, t], levelled) + w[f"{b}.skip"][:, 0] * v[:, t])
+    y = torch.stack(found, 1).flatten(2) * F.silu(gate)
+    return linear(w, f"{b}.output", rms(w, f"{b}.norm", y, 1e-5))
+
+
 def path(w: Weights, b: str, x: Tensor) -> Tensor:
     """Section 3: a query goes back through the products H[i] … H[j + 1], one after the other, to each key."""
     q, k, v = (mapped(w, f"{b}.{n}", x) for n in "qkv")
@@ -330,6 +373,7 @@ EQUATIONS: dict[str, Callable[[Weights, Tensor], Tensor]] = {
     "path_attention:path_760m": lambda w, x: decoder(w, x, path),
     "forgetting_transformer:fox_pro_760m": lambda w, x: decoder(w, x, lambda *given: forgetting(*given, pro=True)),
     "forgetting_transformer:fox_llama_760m": lambda w, x: decoder(w, x, lambda *given: forgetting(*given, pro=False)),
+    "log_linear_attention:log_linear_mamba2": lambda w, x: decoder(w, x, log_linear, 1e-5),
     "rwkv6:rwkv6_1_6b": rwkv6,
 }
 
