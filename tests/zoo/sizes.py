@@ -20,7 +20,7 @@ SAMPLE = (
     *("pixel_rnn:pixel_rnn_mnist", "show_attend_tell:show_attend_tell", "convmixer:convmixer_1536_20"),
     *("wavenet:wavenet", "graph_mamba:graph_mamba", "xlnet:xlnet_base", "rwkv7:rwkv7_0_1b"),
     *("kimi_linear:kimi_linear_48b", "gla:gla_1_3b", "path_attention:path_760m", "forgetting_transformer:fox_pro_760m"),
-    "log_linear_attention:log_linear_mamba2",
+    *("log_linear_attention:log_linear_mamba2", "mamba3:mamba3_1_5b"),
 )
 """Models that together use every primitive of the zoo with every choice of its options: `test_the_sample_has_all`."""
 SPECS = Path(__file__).resolve().parents[2] / "specs"

@@ -59,6 +59,13 @@ def mamba2(width: int, heads: int, dim: int, state: int, more: int) -> int:
     return width * inner + 5 * (hidden + 2 * state) + 3 * heads + hidden + hidden * width
 
 
+def mamba3(width: int, heads: int, dim: int, state: int, angles: int) -> int:
+    """Maps to a gate, values, a key and a query of all heads, three numbers of each and the angles; norms and biases of
+    keys and queries, two numbers for a head, and the way back."""
+    hidden = heads * dim
+    return width * (3 * hidden + 2 * state + 3 * heads + angles) + 2 * state * (1 + heads) + 2 * heads
+
+
 def finch(layers: int, width: int, mix: int, decay: int) -> int:
     """Eagle and Finch, appendix: 13 D² a layer, and D times its vectors and the ranks of its narrow maps."""
     return layers * (13 * width**2 + width * (16 + 10 * mix + 2 * decay)) + 4 * width + 2 * 65_536 * width
@@ -83,6 +90,7 @@ PUBLISHED = {
     "forgetting_transformer:fox_llama_360m": count(24, 1024, 2816, 4 * 1024**2 + 1025 * 16, 50_257),
     "forgetting_transformer:fox_llama_125m": count(12, 768, 2048, 4 * 768**2 + 769 * 12, 50_257),
     "log_linear_attention:log_linear_mamba2": count(21, 1536, 4096, mamba2(1536, 48, 64, 128, 15 * 48) + 15 * 48),
+    "mamba3:mamba3_1_5b": count(24, 2048, 4096, mamba3(2048, 64, 64, 128, 32), 128_256) - 128_256 * 2048,  # tied
     "rwkv6:rwkv6_1_6b": finch(24, 2048, 32, 64),
     "rwkv6:rwkv6_3b": finch(32, 2560, 32, 64),
     "rwkv6:rwkv6_7b": finch(32, 4096, 64, 128),
@@ -95,6 +103,7 @@ ROUNDED = {
     "rwkv6:rwkv6_7b": 7600,
     "rwkv6:rwkv6_14b": 14_100,
     "log_linear_attention:log_linear_mamba2": 825,
+    "mamba3:mamba3_1_5b": 1500,
 }
 """Millions, as their authors say: whole ones, or hundreds."""
 
@@ -270,6 +279,31 @@ def log_linear(w: Weights, b: str, x: Tensor) -> Tensor:
     return linear(w, f"{b}.output", rms(w, f"{b}.norm", y, 1e-5))
 
 
+def trapezoidal(w: Weights, b: str, x: Tensor) -> Tensor:
+    """h[t] = a h[t - 1] + b B[t - 1] x[t - 1] + c B[t] x[t] of complex numbers, two channels each; a and b turn."""
+    state, hidden = w[f"{b}.k_bias"].shape[-1], w[f"{b}.output.weight"].shape[1]
+    mapped = linear(w, f"{b}.input", x)
+    parts = (hidden, hidden, state, state, HEADS, HEADS, HEADS, mapped.shape[-1] - 2 * (hidden + state) - 3 * HEADS)
+    gate, v, k, q, step, rate, share, angle = mapped.split(parts, -1)
+
+    def complex_heads(name: str, x: Tensor) -> Tensor:
+        each = rms(w, f"{b}.{name}_norm", x, 1e-5)[:, :, None] + w[f"{b}.{name}_bias"][:, 0]
+        return torch.view_as_complex(each.unflatten(-1, (-1, 2)).contiguous())
+
+    k, q, v = complex_heads("k", k), complex_heads("q", q), heads(v)
+    dt, share = F.softplus(step + w[f"{b}.step_bias"]), share.sigmoid()
+    turn = F.pad(dt[..., None] * torch.pi * angle[:, :, None].tanh(), (0, k.shape[-1] - angle.shape[-1]))
+    kept = torch.polar(torch.exp(-dt * F.softplus(rate).clamp(min=1e-4))[..., None].expand(turn.shape), -turn)
+    held, found, last = k.new_zeros(len(x), HEADS, k.shape[-1], v.shape[-1]), [], k.new_zeros(())
+    for t in range(x.shape[1]):
+        own = outer(k[:, t], v[:, t] + 0j)
+        late, now = ((y * dt)[:, t, :, None, None] for y in (1 - share, share))
+        held = kept[:, t, ..., None] * (held + late * last) + now * own
+        found.append(read(held, q[:, t].conj()).real + w[f"{b}.skip"][:, 0] * v[:, t])
+        last = own
+    return linear(w, f"{b}.output", torch.stack(found, 1).flatten(2) * F.silu(gate))
+
+
 def path(w: Weights, b: str, x: Tensor) -> Tensor:
     """Section 3: a query goes back through the products H[i] … H[j + 1], one after the other, to each key."""
     q, k, v = (mapped(w, f"{b}.{n}", x) for n in "qkv")
@@ -314,14 +348,14 @@ def forgetting(w: Weights, b: str, x: Tensor, pro: bool) -> Tensor:
 
 
 def decoder(w: Weights, tokens: Tensor, mixer: Callable[[Weights, str, Tensor], Tensor], eps: float = 1e-6) -> Tensor:
-    """A norm before each branch, a gated feed-forward, embedding and head."""
+    """A norm before each branch, a gated feed-forward, embedding and head, which may be one."""
     x = w["token_embedding.weight"][tokens]
     for b in (f"blocks.{i}" for i in range(LAYERS) if f"blocks.{i}.ffn.up.weight" in w):
         x = x + mixer(w, f"{b}.attention", rms(w, f"{b}.attention_norm", x, eps))
         h = rms(w, f"{b}.ffn_norm", x, eps)
         h = F.silu(linear(w, f"{b}.ffn.gate", h)) * linear(w, f"{b}.ffn.up", h)
         x = x + linear(w, f"{b}.ffn.down", h)
-    return linear(w, "head", rms(w, "norm", x, eps))
+    return rms(w, "norm", x, eps) @ w.get("head.weight", w["token_embedding.weight"]).T
 
 
 def rwkv6(w: Weights, tokens: Tensor) -> Tensor:
@@ -374,6 +408,7 @@ EQUATIONS: dict[str, Callable[[Weights, Tensor], Tensor]] = {
     "forgetting_transformer:fox_pro_760m": lambda w, x: decoder(w, x, lambda *given: forgetting(*given, pro=True)),
     "forgetting_transformer:fox_llama_760m": lambda w, x: decoder(w, x, lambda *given: forgetting(*given, pro=False)),
     "log_linear_attention:log_linear_mamba2": lambda w, x: decoder(w, x, log_linear, 1e-5),
+    "mamba3:mamba3_1_5b": lambda w, x: decoder(w, x, trapezoidal, 1e-5),
     "rwkv6:rwkv6_1_6b": rwkv6,
 }
 

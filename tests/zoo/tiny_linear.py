@@ -8,6 +8,7 @@ _SMALL = {"layers": 3, "width": 24, "hidden": 32, "vocab": VOCAB, "context": 256
 _HEADS = dict(_SMALL, heads=2)
 _KIMI = {"layers": 5, "width": 32, "hidden": 48, "head_dim": 8, "kv_rank": 12, "nope_dim": 8, "rope_dim": 4, "v_dim": 8}
 _LEVELS = {"layers": 2, "width": 24, "hidden": 32, "heads": 2, "head_dim": 8, "state": 6, "levels": 9, "vocab": VOCAB}
+_TURNING = {"layers": 2, "width": 24, "hidden": 32, "heads": 2, "head_dim": 8, "state": 10, "angles": 3, "vocab": VOCAB}
 _FINCH = {"width": 24, "head_dim": 8, "mix_rank": 3, "decay_rank": 5, "layers": 2, "vocab": VOCAB, "context": 256}
 
 _SIZES: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
@@ -23,6 +24,7 @@ _SIZES: dict[str, tuple[dict[str, int], tuple[str, ...]]] = {
         tuple(f"fox_{kind}_{size}" for kind in ("pro", "llama") for size in ("760m", "360m", "125m")),
     ),
     "log_linear_attention": (_LEVELS, ("log_linear_mamba2",)),
+    "mamba3": (dict(_TURNING, context=256), ("mamba3_1_5b",)),
     "rwkv6": (_FINCH, tuple(f"rwkv6_{size}" for size in ("1_6b", "3b", "7b", "14b"))),
 }
 
