@@ -10,7 +10,7 @@ SERVING := .serving/.installed
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install runtimes clients serving demo test every mutants sample fake-gpu examples quick size wheel matrix check format bench clean
+.PHONY: help install runtimes clients serving demo test every mutants sample fake-gpu examples quick size emitted wheel matrix check format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -85,6 +85,9 @@ quick: install ## run the tests that need neither PyTorch nor ONNX: a minute
 
 size: install ## count lines by folder, and those of emitted files, which have budgets
 	@$(BIN)/python tests/size.py
+
+emitted: install ## print the lines that `--with generate` adds to each emitted file, and which may be no more: a minute
+	@$(BIN)/python tests/emitted_lines.py
 
 wheel: install ## install the wheel with each extra into an empty environment, and use it there
 	@$(BIN)/python tests/wheel.py
