@@ -483,3 +483,26 @@ def test_the_head_of_a_file_says_the_command_that_makes_it(settings: dict[str, A
         more = ["--with", "generate,loss", "--checkpoint", "full"] if to == "torch" else ["--remote-code"]
         assert [o for o in options if "=" not in o] == ["--to", to, *more]
         assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("given", ["below", "beside", "absolute"])
+def test_no_written_file_says_where_on_this_machine_a_spec_lies(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, folder = tmp_path / "here", tmp_path / "here" / "deep" if given == "below" else tmp_path / "there"
+    here.mkdir()
+    folder.mkdir()
+    (folder / "tiny.arch").write_text(TINY)
+    monkeypatch.chdir(here)
+    shown = {"below": "deep/tiny.arch", "beside": "../there/tiny.arch", "absolute": "tiny.arch"}[given]
+    spec = folder / "tiny.arch" if given == "absolute" else Path(shown)
+    archdsl.init_weights(spec, tmp_path / "own.safetensors")
+    archdsl.to_huggingface(spec, tmp_path / "hf", weights=tmp_path / "own.safetensors", native=False)
+    archdsl.to_onnx(spec, tmp_path / "onnx", weights=tmp_path / "own.safetensors", decode=True)
+    (tmp_path / "tiny.py").write_text(archdsl.torch_source(spec))
+    written = [f for f in (tmp_path / "tiny.py", *tmp_path.glob("hf/*"), *tmp_path.glob("onnx/*")) if f.is_file()]
+    assert {f.suffix for f in written} >= {".py", ".onnx", ".json", ".safetensors"}
+    for file in written:
+        data = file.read_bytes()
+        assert str(tmp_path).encode() not in data, file
+        assert file.suffix not in (".py", ".onnx") or f" {shown}:tiny ".encode() in data, file

@@ -5,13 +5,21 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Iterable
+from pathlib import PurePath
 
 from archdsl.ir.graph import Model
 
 
+def portable(source: str) -> str:
+    """Return the name of a source as written files give it: of an absolute path, which another machine does not have,
+    the last part."""
+    path = PurePath(source)
+    return path.name if path.is_absolute() else source
+
+
 def compile_command(model: Model, options: Iterable[str]) -> list[str]:
     """Return the words of the command: the spec, the options of the back end, and what the model was loaded with."""
-    words = ["archdsl", "compile", f"{model.source_name}:{model.name}", *options]
+    words = ["archdsl", "compile", f"{portable(model.source_name)}:{model.name}", *options]
     if model.origin is not None:
         words += [f"--set={name}={value}" for name, value in model.origin.set.items()]
         words += ["--allow-noncausal"] * model.origin.allow_noncausal

@@ -48,7 +48,7 @@ def save(
     with why it is no type of transformers' own, where that was looked for: `no_type`. Raises ArchError E0534 where
     transformers cannot hold the model, E0503 for weights of another one, both before anything is written; OSError."""
     stem = model.name
-    options = ["--remote-code", *([f"--weights={weights}"] if weights is not None else [])]
+    options = ["--remote-code", *([f"--weights={weights.name}"] if weights is not None else [])]
     options += [f"--seed={seed}"] if seed is not None else []
     for name, value in (tokens or {}).items():
         ids = value if isinstance(value, list) else [value]

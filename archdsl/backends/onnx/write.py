@@ -21,6 +21,7 @@ from archdsl.backends.onnx.quantize import Quantized, Quantizer, settle
 from archdsl.backends.onnx.scope import OnnxNodeScope, scan
 from archdsl.backends.onnx.targets import GraphOptions, target_for
 from archdsl.frozen import Frozen
+from archdsl.ir.command import portable
 from archdsl.ir.dims import Num, Poly, Shape, Symbol, symbol, with_symbol
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import Model, Value
@@ -136,7 +137,7 @@ class GraphWriter:
             ir_version=IR_VERSION,
             producer_name="archdsl",
             producer_version=__version__,
-            metadata_props={"source": self.model.source_name, "target": self.target.name},
+            metadata_props={"source": portable(self.model.source_name), "target": self.target.name},
         )
         return Written(made, weights, builder.own, quantized, tuple(self.by_expert))
 

@@ -44,7 +44,7 @@ from archdsl.backends.torch.validate import validate
 from archdsl.diagnostics.source import printable
 from archdsl.estimates.counts import total
 from archdsl.ir import dims
-from archdsl.ir.command import compile_command, shell_lines
+from archdsl.ir.command import compile_command, portable, shell_lines
 from archdsl.ir.conditions import BACKWARDS, ONE, SIZES, conditions, named_message
 from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Poly, Var, axis_of
 from archdsl.ir.graph import Block, Condition, Model
@@ -143,7 +143,7 @@ class FileWriter:
         model = self.original
         title = first_sentence(model.doc) or f"{model.name}."
         digest = hashlib.sha256(model.source_text.encode()).hexdigest()[:12]
-        source = quoted(model.source_name)
+        source = quoted(portable(model.source_name))
         made = f"{total(model):,} parameters. Made by archdsl {__version__} from {source} ({digest}):"
         command = shell_lines(compile_command(model, ["--to", *to]), WIDTH - 4)
         start = '"""'
@@ -628,7 +628,7 @@ def _docstring(block: Block) -> str:
 
 
 def _where(block: Block) -> str:
-    return f'    """{block.name} ({quoted(str(block.span))})"""'
+    return f'    """{block.name} ({quoted(portable(str(block.span)))})"""'
 
 
 __all__ = ["PLAIN", "Extras", "FileWriter", "emit"]
