@@ -228,6 +228,28 @@ def test_a_rope_that_is_applied_sharpens_what_it_turns(scaling: str, parameters:
     assert torch.allclose(found, apply_rotary_pos_emb(q, q, cos, sin)[0], atol=1e-5)
 
 
+@pytest.mark.parametrize("options", ["", ", fraction: 0.5"])
+@pytest.mark.parametrize(("said", "written", "mscale"), [("", "", 1), ("1", "", 1), ("2", " * 2", 2), ("m", " * ", 1)])
+def test_a_product_with_an_mscale_of_1_is_not_written(options: str, said: str, written: str, mscale: int) -> None:
+    """That with a number of the Config is, which may be set to another."""
+    more = f", mscale: {said}" if said else ""
+    position = f"rope(scaling: yarn(factor: 4, original: 8{more}){options})"
+    text = f"model m(m = 1)(q: [2, 4, 8]) {{ return sdpa(q, q, q, position: {position}) }}"
+    assert f"0.1{written}" in (source := archdsl.torch_source(text=text))
+    assert ("0.1 * math.log(4) + 1" in source) == (not written)
+    block = "block f(m)(q: [batch, time, 8]) { return sdpa(q, q, q, position: %s) }"
+    called = f"model m(m = 1)(q: [2, 4, 8]) {{ return q -> f(m: {said or 1}) }} {block % position}"
+    assert ("0.1 * math.log(4) + 1" in archdsl.torch_source(text=called)) == (not written)
+    q = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(1))
+    made = run("q: [2, 4, 8]", f"return sdpa(q, q, q, position: {position.replace('scale: m', 'scale: 1')})", q)
+    torch.testing.assert_close(to_torch(archdsl.load(text=text))(q), made)
+    plain = run("q: [2, 4, 8]", f"return q -> rope(scaling: yarn(factor: 4, original: 8, mscale: 0){options})", q)
+    grown = 0.1 * mscale * math.log(4) + 1
+    turned = torch.cat((plain[..., :4] * grown, q[..., 4:]), dim=-1) if options else plain * grown
+    expected = torch.nn.functional.scaled_dot_product_attention(turned, turned, q)
+    torch.testing.assert_close(made, expected)
+
+
 @pytest.mark.parametrize("rows", [1, 64, 500])
 def test_a_triangular_system_keeps_its_digits(rows: int) -> None:
     """What stands on the diagonal and above is not read; keys that resemble each other, as in delta rules."""

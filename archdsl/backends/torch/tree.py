@@ -267,11 +267,20 @@ def own_trees(code: Code) -> tuple[Tree, ...]:
     return tuple(x for v in found for x in v if isinstance(x, Tree))
 
 
+TIMES, ONE = PyNode("Mult", ()), PyNode("Constant", ("1",))
+
+
 def mapped(x: Any, change: Callable[[Any], Any]) -> Any:
-    """The tree, or the code, with every leaf changed."""
+    """The tree, or the code, with every leaf changed. A number times a leaf that has become 1 is that number."""
     if isinstance(x, PyNode):
         fields = tuple(mapped(i, change) for i in x.fields)
-        return x if all(a is b for a, b in zip(fields, x.fields, strict=True)) else PyNode(x.kind, fields)
+        if all(a is b for a, b in zip(fields, x.fields, strict=True)):
+            return x
+        if x.kind == "BinOp" and fields[1] == TIMES and ONE in fields:
+            other = fields[2] if fields[0] == ONE else fields[0]
+            if isinstance(other, PyNode) and other.kind == "Constant":
+                return other
+        return PyNode(x.kind, fields)
     if isinstance(x, tuple):
         return tuple(mapped(i, change) for i in x)
     if isinstance(x, Code):

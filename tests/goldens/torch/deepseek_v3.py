@@ -156,7 +156,7 @@ class LatentAttention(nn.Module):
         q = torch.cat((q, rotate_pairs(q_rope, rope)), dim=-1)
         k = torch.cat((k, k_rope), dim=-1)
         y = F.scaled_dot_product_attention(
-            q, k, v, is_causal=True, scale=(self.nope_dim + self.rope_dim) ** -0.5 * (0.1 * 1 * math.log(40) + 1) ** 2
+            q, k, v, is_causal=True, scale=(self.nope_dim + self.rope_dim) ** -0.5 * (0.1 * math.log(40) + 1) ** 2
         )
         return self.out(y.transpose(1, 2).flatten(2))
 
