@@ -341,8 +341,38 @@ def test_truncated_and_uniform_stay_within_their_limits() -> None:
 
 def test_numbers_are_those_of_the_settings() -> None:
     source = torch_source(text=LAYERS.format(init="depth_scaled(0.02, layers)", ffn="mlp(hidden: 128)"))
-    assert "std=0.02 / math.sqrt(2 * self.init_layers)" in source
+    assert "std=0.02 / math.sqrt(2 * self.layers)" in source
     assert "for linear in (self.q, self.k, self.v):\n            nn.init.normal_(linear.weight, std=0.02)" in source
+
+
+@pytest.mark.parametrize(
+    ("attention", "kept"),
+    [
+        ("own(n: 5)", "self.layers = config.layers"),
+        ("own(layers: 5)", "self.init_layers = config.layers"),
+        ("own(n: 5, layers: 7)", "self.init_layers = config.layers"),
+        ("named", "self.init_layers = config.layers"),
+        ("plain", "self.layers = config.layers"),
+    ],
+)
+def test_a_number_that_first_values_need_is_called_like_the_field(attention: str, kept: str) -> None:
+    """But where the block calls something so."""
+    numbers = re.findall(r"(\w+):", attention)
+    factor = " + ".join(numbers) or "1"
+    name = "layers" if attention == "named" else "proj"
+    text = LAYERS.format(init="depth_scaled(0.02, layers)", ffn="mlp(hidden: 128)")
+    text = text.replace("mha(heads: 4, bias: true)", attention).replace("  mask: causal\n", "")
+    block = attention.partition("(")[0] + (f"({', '.join(numbers)})" if numbers else "")
+    text += f"""
+block {block}(x: [batch, time, width]) -> [batch, time, width] {{
+  return (x -> linear(width) as {name}) * ({factor})
+}}"""
+    source = torch_source(text=text, set={"layers": 8})
+    assert kept in source
+    torch.manual_seed(0)
+    made: Any = load_source(source)()
+    stds = [getattr(block.attention, name).weight.std().item() for block in made.blocks]
+    np.testing.assert_allclose(stds, 0.02 / 4, rtol=0.1)
 
 
 def test_nothing_is_written_for_what_torch_does_anyway() -> None:

@@ -6,7 +6,7 @@ modules do anyway.  Weights that are drawn alike share a loop where that is shor
     for linear in (self.q, self.k, self.v):
         nn.init.normal_(linear.weight, std=0.02)
         nn.init.zeros_(linear.bias)
-    nn.init.normal_(self.out.weight, std=0.02 / math.sqrt(2 * self.init_layers))
+    nn.init.normal_(self.out.weight, std=0.02 / math.sqrt(2 * self.layers))
 """
 
 from __future__ import annotations

@@ -331,11 +331,20 @@ class ClassWriter:
         if self.holds_config():
             found: Tree = substituted(tree, OF_SELF)  # methods read `self.config`
             return found
-        attribute = argument(name)
+        attribute = self._field(name, tree) or argument(name)
         while attribute in self.attributes or is_reserved(attribute) or self.settings.get(attribute, tree) != tree:
             attribute = f"num_{attribute.lstrip('_')}"
         self.settings[attribute] = tree
         return PyNode("Attribute", (SELF, attribute))
+
+    def _field(self, name: str, tree: Tree) -> str | None:
+        """Return the field of the Config that a name of the compiler's own stands for, `layers` for `init_layers`; None
+        of a name of the spec's, and where the class has another thing that is called like the field."""
+        if not (isinstance(tree, PyNode) and tree.kind == "Attribute" and tree.fields[0] == CONFIG):
+            return None
+        said = {*self.block.axes, *self.block.local, *(h.name for h in self.block.header.hypers or ())}
+        field: str = tree.fields[1]
+        return None if name in said or field in said or field in self.attributes else field
 
     def holds_config(self) -> bool:
         """Whether methods read numbers off `self.config`."""

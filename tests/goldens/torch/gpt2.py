@@ -34,7 +34,7 @@ class Attention(nn.Module):
         super().__init__()
         self.head_dim = config.width // config.heads
         self.dropout = dropout
-        self.init_layers = config.layers
+        self.layers = config.layers
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
         self.v = nn.Linear(config.width, config.width)
@@ -44,7 +44,7 @@ class Attention(nn.Module):
         for linear in (self.q, self.k, self.v):
             nn.init.normal_(linear.weight, std=0.02)
             nn.init.zeros_(linear.bias)
-        nn.init.normal_(self.out.weight, std=0.02 / math.sqrt(2 * self.init_layers))
+        nn.init.normal_(self.out.weight, std=0.02 / math.sqrt(2 * self.layers))
         nn.init.zeros_(self.out.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -60,14 +60,14 @@ class MLP(nn.Module):
 
     def __init__(self, config: Config, hidden: int) -> None:
         super().__init__()
-        self.init_layers = config.layers
+        self.layers = config.layers
         self.up = nn.Linear(config.width, hidden)
         self.down = nn.Linear(hidden, config.width)
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.up.weight, std=0.02)
         nn.init.zeros_(self.up.bias)
-        nn.init.normal_(self.down.weight, std=0.02 / math.sqrt(2 * self.init_layers))
+        nn.init.normal_(self.down.weight, std=0.02 / math.sqrt(2 * self.layers))
         nn.init.zeros_(self.down.bias)
 
     def forward(self, x: Tensor) -> Tensor:

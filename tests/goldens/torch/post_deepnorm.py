@@ -32,7 +32,7 @@ class Attention(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.head_dim = config.width // config.heads
-        self.init_layers = config.layers
+        self.layers = config.layers
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
         self.v = nn.Linear(config.width, config.width)
@@ -43,7 +43,7 @@ class Attention(nn.Module):
             nn.init.xavier_normal_(linear.weight)
             nn.init.zeros_(linear.bias)
         for linear in (self.v, self.out):
-            nn.init.xavier_normal_(linear.weight, gain=(8 * self.init_layers) ** -0.25)
+            nn.init.xavier_normal_(linear.weight, gain=(8 * self.layers) ** -0.25)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -59,13 +59,13 @@ class MLP(nn.Module):
 
     def __init__(self, config: Config, hidden: int) -> None:
         super().__init__()
-        self.init_layers = config.layers
+        self.layers = config.layers
         self.up = nn.Linear(config.width, hidden)
         self.down = nn.Linear(hidden, config.width)
 
     def reset_parameters(self) -> None:
         for linear in (self.up, self.down):
-            nn.init.xavier_normal_(linear.weight, gain=(8 * self.init_layers) ** -0.25)
+            nn.init.xavier_normal_(linear.weight, gain=(8 * self.layers) ** -0.25)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -77,15 +77,15 @@ class Layer(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.residual_layers = config.layers
+        self.layers = config.layers
         self.attention = Attention(config)
         self.attention_norm = nn.LayerNorm(config.width, eps=1e-5)
         self.ffn = MLP(config, hidden=4 * config.width)
         self.ffn_norm = nn.LayerNorm(config.width, eps=1e-5)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        x = self.attention_norm((2 * self.residual_layers) ** 0.25 * x + self.attention(x, mask))
-        return self.ffn_norm((2 * self.residual_layers) ** 0.25 * x + self.ffn(x))
+        x = self.attention_norm((2 * self.layers) ** 0.25 * x + self.attention(x, mask))
+        return self.ffn_norm((2 * self.layers) ** 0.25 * x + self.ffn(x))
 
 
 class MaskedLM(nn.Module):
@@ -93,13 +93,13 @@ class MaskedLM(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.init_layers = config.layers
+        self.layers = config.layers
         self.dense = nn.Linear(config.width, config.width)
         self.norm = nn.LayerNorm(config.width, eps=1e-12)
         self.bias = nn.Parameter(torch.empty(config.vocab))
 
     def reset_parameters(self) -> None:
-        nn.init.xavier_normal_(self.dense.weight, gain=(8 * self.init_layers) ** -0.25)
+        nn.init.xavier_normal_(self.dense.weight, gain=(8 * self.layers) ** -0.25)
         nn.init.zeros_(self.dense.bias)
         nn.init.zeros_(self.bias)
 
