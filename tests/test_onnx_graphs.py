@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 
@@ -36,6 +37,12 @@ def bodies(graph: onnx.GraphProto, operator: str) -> Iterator[tuple[onnx.NodePro
                 if node.op_type == operator:
                     yield node, attribute.g
                 yield from bodies(attribute.g, operator)
+
+
+def all_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    for body in (a.g for node in graph.node for a in node.attribute if a.HasField("g")):
+        yield body
+        yield from all_bodies(body)
 
 
 @pytest.mark.parametrize("name", READ_BY_ALL)
@@ -75,6 +82,21 @@ def test_what_all_layers_compute_alike_stands_once(name: str) -> None:
     the like alone."""
     two, three = (Counter(n.op_type for n in proto_of(name, layers=n)[0].graph.node) for n in (2, 3))
     assert not {"Expand", "Shape", "Concat", "Cos", "Range", "Unsqueeze"} & {*(three - two)}
+
+
+@pytest.mark.parametrize("name", ["gpt2:gpt2", "llama3:llama3_8b", "mamba:mamba_130m", "ntm:ntm_copy", "t5:t5_small"])
+def test_a_weight_is_transposed_beside_the_product_that_reads_it(name: str) -> None:
+    """And not at the head of the graph; in bodies likewise."""
+    graph = proto_of(name)[0].graph
+    weights = {x.name for x in graph.initializer}
+    found = 0
+    for nodes in (graph.node, *(body.node for body in all_bodies(graph))):
+        transposed = {n.output[0]: n for n in nodes if n.op_type == "Transpose" and n.input[0] in weights}
+        for before, node in itertools.pairwise(nodes):
+            if node.op_type == "MatMul" and node.input[1] in transposed:
+                assert transposed.pop(node.input[1]) == before
+                found += 1
+    assert found
 
 
 def test_a_tensor_that_is_given_twice_is_two_outputs() -> None:

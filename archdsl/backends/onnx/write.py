@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import field
 from typing import Any
 
@@ -375,15 +374,13 @@ class GraphWriter:
         return found
 
     def transpose(self, weight: ir.Value) -> ir.Value:
-        """A weight with its two axes changed about: onnxruntime does it once, when it loads the graph. It stands in
-        the body that reads it, which would else have it handed from step to step."""
+        """A weight with its two axes changed about, beside the product that reads it first: onnxruntime does it once,
+        when it loads the graph. A body has its own, which would else be handed from step to step."""
         builder = self.builder
         frame, key = builder.frames[-1], ("transposed", weight)
         if key not in frame.sizes:
-            path = builder.path
-            with builder.before_all() if frame is builder.main else nullcontext():
-                builder.path = f"{weight.name}"
-                frame.sizes[key] = builder.add("Transpose", [weight], {"perm": [1, 0]})
+            path, builder.path = builder.path, f"{weight.name}"
+            frame.sizes[key] = builder.add("Transpose", [weight], {"perm": [1, 0]})
             builder.path = path
         return frame.sizes[key]
 
