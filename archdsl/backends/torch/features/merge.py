@@ -70,8 +70,9 @@ class _Merge:
         """What variables and values of the plain method are in the merged one, which is in terms of the step."""
         self.source: dict[Target, Target] = {}
         """Variables of the step, and the value of the plain method that each stands for."""
+        known = {*bound_within(plain.steps), *(p.target for p in plain.parameters)}
         for value, tree in aliases.items():
-            if isinstance(tree, Read) and tree.value is not value:
+            if isinstance(tree, Read) and tree.value is not value and value in known:
                 self.back[value] = tree
                 self.source.setdefault(tree.value, value)
                 self.sides[1].meaning.setdefault(tree.value, Read(value))
