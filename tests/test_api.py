@@ -485,6 +485,19 @@ def test_the_head_of_a_file_says_the_command_that_makes_it(settings: dict[str, A
         assert max(map(len, text.splitlines())) <= 120
 
 
+@pytest.mark.parametrize("more", [{}, {"set": {"width": 2 * 16}}])
+@pytest.mark.parametrize("said", ["short", "so-long " * 60, "a \"word\", a \\ and 'one' " * 9, '""" \\""" ' * 30])
+def test_the_head_of_a_file_is_what_the_spec_says(said: str, more: dict[str, Any]) -> None:
+    """In lines as long as others are, and as it is written."""
+    text = f"# Model: {said.strip()}.\n" + TINY.replace("layers = 2", "layers = 2, width = 16").replace(
+        "width:   16", "width:   width"
+    )
+    source = archdsl.torch_source(text=text, **more)
+    assert max(map(len, source.splitlines())) <= 120
+    head = (ast.get_docstring(ast.parse(source)) or "").partition("\n\n")[0]
+    assert " ".join(head.split()) == f"Model: {said.strip()}."
+
+
 @pytest.mark.parametrize("given", ["below", "beside", "absolute"])
 def test_no_written_file_says_where_on_this_machine_a_spec_lies(
     given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

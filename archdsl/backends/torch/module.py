@@ -151,7 +151,8 @@ class FileWriter:
             start, command = f"r{start}", [printable(line).replace(start, "") for line in command]
         else:
             command = [quoted(line) for line in command]
-        return "\n".join([f"{start}{quoted(title)}", "", made, *(f"    {line}" for line in command), '"""'])
+        title = textwrap.fill(start + title, WIDTH, break_long_words=False, break_on_hyphens=False)
+        return "\n".join([title, "", made, *(f"    {line}" for line in command), '"""'])
 
     def _config(self) -> str:
         found = ["@dataclass", "class Config:"]
