@@ -410,3 +410,45 @@ def test_a_table_of_distances_in_steps(name: str, shared: bool) -> None:
     if shared:
         source = archdsl.torch_source(text=text, features=["generate"])
         assert "self.p(positions, keys" in source
+
+
+@pytest.mark.parametrize(
+    ("looked_up", "whole"),
+    [
+        ("x + (indices(n) -> embedding(n, 4) as table)", True),
+        ("x + (indices(2 * n - n) -> embedding(n, 4) as table)", True),
+        ("x + (indices(n) -> embedding(n + 1, 4) as table)", False),
+        ("x + ((indices(n) + 1) -> embedding(n + 1, 4) as table)", False),
+        ("x + (indices(n) -> flip(0) -> embedding(n, 4) as table)", False),
+        ("x + (indices(time) -> embedding(n, 4) as table)", False),
+        ("x + ((indices(n) * 1 + 0 * indices(n)) -> embedding(n, 4) as table)", False),
+        ("x * 2 + (indices(n) -> embedding(n, 4) as table) * (indices(n) -> unsqueeze(1))", True),
+    ],
+)
+def test_all_rows_of_a_table_in_their_order_are_its_weight(looked_up: str, whole: bool) -> None:
+    time = "time" if "time" in looked_up else "n"
+    text = f"model m(n = 6)(x: [batch, {time}, 4]) {{ assert {time} <= n  return {looked_up} }}"
+    model = archdsl.load(text=text)
+    source = emit(model)
+    assert ("self.table.weight" in source.partition("def forward")[2]) == whole
+    made: Any = load_source(source)()
+    x = torch.randn(2, 6, 4)
+    rows = made.table.weight.detach()
+    order = torch.arange(6) + ("+ 1" in looked_up.partition("->")[0])
+    expected = rows[order.flip(0) if "flip" in looked_up else order]
+    close(made(x), 2 * x + expected * torch.arange(6.0)[:, None] if "x * 2" in looked_up else x + expected)
+
+
+def test_a_table_that_is_the_result_is_no_weight() -> None:
+    """Who writes to a result writes to no weight; and a plan of tensor parallelism acts on what modules return."""
+    made: Any = archdsl.to_torch(text="model m(n = 6)(x: [n, 4]) { return x, indices(n) -> embedding(n, 4) as table }")
+    before = made.table.weight.detach().clone()
+    with torch.no_grad():
+        made(torch.zeros(6, 4))[1].add_(1)
+    close(made.table.weight.detach(), before)
+    text = """model m(n = 6)(x: [batch, n, 4]) -> [batch, n, 4] {
+      return x + (indices(n) -> embedding(n, 4) as table -> f)
+    }
+    block f(x: [..., c]) { return x -> linear(8, bias: false) as up -> relu -> linear(c, bias: false) as down }"""
+    for sections, called in (([], False), (["parallel"], True)):
+        assert ("self.table(" in archdsl.torch_source(text=text, features=sections)) == called

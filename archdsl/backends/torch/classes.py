@@ -155,6 +155,8 @@ class Classes:
         """Calls of layers that the backward pass computes again."""
         self.divided: frozenset[OpNode] = frozenset()
         """Ops that apply blocks of which ranks compute a shard each."""
+        self.hooks = False
+        """Whether a section acts on what modules return: then each is called."""
         self.varlen = False
         """Whether FlashAttention for sequences of different lengths computes masks of windows and documents."""
         self.classes: dict[ClassGroup | None, Class] = {}

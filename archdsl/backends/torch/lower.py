@@ -269,6 +269,8 @@ class Lowering:
         self.steps: list[Step] = []
         self.sequences = 0
         """How many different positions ops have asked for."""
+        self.counted: dict[Tree, Num] = {}
+        """The locals that are 0, 1, …, and their length."""
         self.locals: dict[Tree, Tree] = {}
         """What ops have bound to locals of their own, by expression."""
         self.losses = Variable("losses")
@@ -459,10 +461,21 @@ class Lowering:
         if self.grouped and (node.weights or node.blocks):
             made = node.op.torch_grouped(node, scope, Read(self.ends))
         if made is None:
-            made = node.op.torch(node, scope)
+            made = self.all_rows(node, scope, graph) or node.op.torch(node, scope)
         if node.instance is None and node.weights:
             self.lowered.laws.append((node.name, node))
         self.results(node, graph, [made] if isinstance(made, Tree) else list(made))
+
+    def all_rows(self, node: OpNode, scope: TorchNodeScope, graph: Graph) -> Tree | None:
+        """Return the weight of a table that is looked up at 0, 1, … for all of its rows; None for any other node, where
+        calls of modules matter, and for a result, which a caller may write to."""
+        table = node.op.table(node)
+        if table is None or not node.weights or self.classes.hooks or node.outputs[0] in graph.outputs:
+            return None
+        length = self.counted.get(scope.input(table[0]))
+        if length is None or self.numbers.short(length) != self.numbers.short(table[1]):
+            return None
+        return scope.py(f"{{module}}.{node.weights[0].name}")
 
     def results(self, node: OpNode, graph: Graph, made: Sequence[Tree]) -> None:
         """The outputs of an op get what it made: a tuple of all, or one expression each."""

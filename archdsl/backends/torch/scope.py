@@ -145,7 +145,10 @@ class TorchNodeScope:
     # --- positions ---
 
     def positions(self, length: Num, offset: Num | None = None) -> Tree:
-        return self.lowering.positions(counted(self, length, offset))
+        found = self.lowering.positions(counted(self, length, offset))
+        if offset is None:
+            self.lowering.counted[found] = length
+        return found
 
     def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[Tree, Tree] | None:
         return None

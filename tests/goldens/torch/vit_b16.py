@@ -92,7 +92,6 @@ class ViTB16(nn.Module):
 
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
-        self.config = config
         self.patches = nn.Conv2d(3, config.width, config.patch, stride=config.patch)
         self.class_token = nn.Parameter(torch.empty(1, 1, config.width))
         self.position = nn.Embedding(1 + config.image // config.patch * (config.image // config.patch), config.width)
@@ -111,13 +110,7 @@ class ViTB16(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         x = self.patches(pixels).flatten(2).transpose(1, 2)  # [batch, image // patch * (image // patch), width]
-        h = self.position(
-            torch.arange(
-                1 + self.config.image // self.config.patch * (self.config.image // self.config.patch),
-                device=pixels.device,
-            )
-        )
-        x = torch.cat((self.class_token.expand(pixels.size(0), -1, -1), x), dim=1) + h
+        x = torch.cat((self.class_token.expand(pixels.size(0), -1, -1), x), dim=1) + self.position.weight
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))

@@ -48,6 +48,7 @@ class Parallel(Section):
         self.sharded = sharded(flatten(self.model), self.plan.placements)
         self.stacks = list(dict.fromkeys(stack for path in self.modules if (stack := layer_of(path)[0])))
         self.styles = self._styles()
+        classes.hooks = bool(self.styles)
         if not self.stacks and not self.styles and not self.plan.divided:
             raise error(
                 "E0530",
