@@ -107,6 +107,52 @@ def test_the_emitted_module_follows_its_config() -> None:
     assert cls(config).f[1].up.weight.shape == (8, 16)
 
 
+COUNTED = {
+    "a number for each": ("x = x + s[i] * (x -> linear(8) as f)", "for i, f in enumerate(self.f):"),
+    "several numbers": ("y = (x -> linear(8) as f) + t[i]  x = y * t[i + 3]", "for i, f in enumerate(self.f):"),
+    "up to a number": ("x = x * (t[:i + 1] -> sum(axis: 0)) + (x -> linear(8) as f)", "for i, f in enumerate(self.f):"),
+    "no modules": ("x = x + s[i]", "for i in range(5):"),
+    "two lists": (
+        "x = s[i] * (x -> linear(8) as f -> linear(8) as g)",
+        "for i, f, g in zip(range(5), self.f, self.g):",
+    ),
+    "all but the first": (
+        "if i == 0 { x = x -> linear(8) as f } else { x = x + s[i - 1] * (x -> linear(8) as f) }",
+        "for i, f in enumerate(self.f[1:], 1):",
+    ),
+    "all but the last": (
+        "if i == 4 { x = x -> linear(8) as f } else { x = x + s[i] * (x -> linear(8) as f) }",
+        "for i, f in enumerate(self.f[:4]):",
+    ),
+    "another in the midst": ("if i == 2 { x = -x } else { x = x + s[i] * (x -> linear(8) as f) }", ""),
+    "three at the end": (
+        "if i < 2 { x = x + s[2 * i] * (x -> linear(8) as f) } else { x = x + s[i] * (x -> linear(8) as f) }",
+        "for i, f in enumerate(self.f[2:], 2):",
+    ),
+    "steps of two": ("x = x + t[2 * i] * (x -> linear(8) as f)", ""),
+    "another order": ("x = x + s[2 * i % 5] * (x -> linear(8) as f)", ""),
+    "a number from a number": ("x = x + s[minimum(i, 2)] * (x -> linear(8) as f)", "for i, f in enumerate(self.f):"),
+    "another computation": ("x = if i == 1 then x * s[i] else x + s[i]", "for i in range(2, 5):"),
+    "several modules of a list": ("for _ in 2 { x = s[i] * (x -> linear(8) as f) }", ""),
+    "a loop within": ("for j in 3 { x = x + s[j] * t[i] }", ""),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_turns_that_only_count_are_a_loop_with_a_number(name: str) -> None:
+    """It computes what the turns do when they are written one after the other."""
+    body, line = COUNTED[name]
+    head = f"model m{INPUT.replace('width', '8')} {{ param s: [5] = normal(1)  param t: [12, 8] = normal(1)  "
+    text = head + f"for i in 5 {{ {body} }} return x }}"
+    one_by_one = " ".join(re.sub(r"\bi\b", str(i), body) for i in range(5))
+    module, plain = api.to_torch(text=text), api.to_torch(text=f"{head} {one_by_one} return x }}")
+    own, others = (sorted(m.state_dict(), key=lambda k: k[0]) for m in (module, plain))
+    plain.load_state_dict({other: module.state_dict()[k] for k, other in zip(own, others, strict=True)})
+    x = torch.randn(2, 3, 8)
+    torch.testing.assert_close(module(x), plain(x))
+    assert re.findall(r"for i\b.* in .*:", emit(api.load(text=text)).split("def forward")[-1]) == [line] * bool(line)
+
+
 BUFFERS = {
     "in order": "for i in 2 { buffer w: [width, width] = indices(width)  buffer r: [width] = normal(1)\n"
     "x = x * sum(w, axis: -1) + r }",

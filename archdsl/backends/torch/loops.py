@@ -1,17 +1,20 @@
-"""Iterations over layers as Python loops: one where they read alike, else one for each run or period of equal ones;
-what no loop can say is written out."""
+"""Iterations over layers as Python loops: one where they read alike, else one for each run or period of equal ones, or
+run of some that differ by numbers that count them; what no loop can say is written out."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from archdsl.backends.torch import lists
 from archdsl.backends.torch.program import LayerLoop, Target
 from archdsl.backends.torch.python import singular
 from archdsl.backends.torch.statements import ForLoop, Statement, statement_keys
-from archdsl.backends.torch.tree import Part, PyNode, Read, Variable, leaves, lift, mapped, py, zipped
+from archdsl.backends.torch.tree import Code, Part, PyNode, Read, Variable, leaves, lift, mapped, py, zipped
+from archdsl.ir.graph import Value
 from archdsl.ir.op import Tree
 
 if TYPE_CHECKING:
@@ -122,13 +125,13 @@ class Folding:
 
         return tuple(mapped(s, leaf) for s in self.bodies[b]) if absent else self.bodies[b]
 
-    def over(self, b: int, variables: Mapping[str, Variable]) -> tuple[Statement, ...]:
+    def over(self, body: Sequence[Statement], variables: Mapping[str, Variable]) -> tuple[Statement, ...]:
         """A body that reads one module of each list as a variable."""
 
         def leaf(x: Any) -> Any:
             return Read(variables[x.name]) if isinstance(x, Part) and x.index is not None and x.name in variables else x
 
-        return tuple(mapped(s, leaf) for s in self.outer(b))
+        return tuple(mapped(s, leaf) for s in body)
 
     # --- loops ---
 
@@ -207,19 +210,27 @@ class Folding:
                 low = lift(used[name]) if used[name] else None
                 sources.append(self.whole(name) if step is None else _slice(self.whole(name), low, None, step))
                 used[name] += 1
-            inner += self.over(t, variables)
+            inner += self.over(self.outer(t), variables)
         if not targets:
             return ForLoop((None,), py("range({n})", n=repeats), tuple(inner))
         return ForLoop(tuple(targets), zipped(sources), tuple(inner))
 
     def runs(self) -> list[Statement]:
-        """Iterations of different kinds: one loop for each run of equal ones; one by itself is no loop."""
+        """Iterations of different kinds: one loop for each run of equal ones, or of some that differ by numbers that
+        count them; one by itself is no loop."""
         self.scheduler.written_out.append(self.loop)
         found: list[Statement] = []
         used: Counter[str] = Counter()
-        for b, count in lists.runs(self.loop.iterations):
+        t = 0
+        while t < len(self.loop.iterations):
+            b = self.loop.iterations[t]
             each = self.loop.counts[b]
-            if count == 1 or any(n > 1 for n in each.values()) or self.sliced(b):
+            single = all(n == 1 for n in each.values()) and not self.sliced(b)
+            count, index, body = len([*takewhile(b.__eq__, self.loop.iterations[t:])]), None, self.outer(b)
+            if count == 1 and single and not self.nested:
+                count, index, body = self.counted(t)
+            start, t = t, t + count
+            if count == 1 or not single:
                 for _ in range(count):
                     found += self.placed(b, used)
                     used += each
@@ -229,12 +240,66 @@ class Folding:
             for name in each:
                 sources.append(self.span(name, used[name], used[name] + count))
                 used[name] += count
-            body = self.over(b, variables)
-            if variables:
+            body = self.over(body, variables)
+            if index is not None:
+                low = (start,) if start else ()
+                counting = py("enumerate({xs}, {*low})", xs=sources[0], low=low) if len(sources) == 1 else None
+                numbers = py("range({*low}, {high})", low=low, high=t)
+                found.append(ForLoop((index, *variables.values()), counting or zipped([numbers, *sources]), body))
+            elif variables:
                 found.append(ForLoop(tuple(variables.values()), zipped(sources), body))
             else:
                 found.append(ForLoop((None,), py("range({n})", n=count), body))
         return found
+
+    def counted(self, t: int) -> tuple[int, Variable | None, tuple[Statement, ...]]:
+        """How many iterations from t on, three at least, differ by nothing but numbers that count them; the index that
+        counts, and their body, which reads it. Else 1, None, and the body of t."""
+        index, first = Variable("i"), self.outer(self.loop.iterations[t])
+        found: list[tuple[Statement, ...]] = []
+        for b in self.loop.iterations[t + 1 :]:
+            try:
+                found.append(_counting(first, self.outer(b), len(found) + 1, t, index, {}))
+            except _DifferError:
+                break
+            keys = [statement_keys(x, {}, self.scheduler.name) for x in (found[0], found[-1])]
+            if keys[0] != keys[1]:
+                found.pop()
+                break
+        counts = len(found) > 1 and any(isinstance(x, Read) and x.value is index for x in leaves(found[0]))
+        return (len(found) + 1, index, found[0]) if counts else (1, None, first)
+
+
+class _DifferError(Exception):
+    """Two bodies differ by more than numbers that count."""
+
+
+def _counting(a: Any, b: Any, by: int, t: int, index: Variable, same: dict[Any, Any]) -> Any:
+    """Return `a`, of iteration t, with `index` in place of numbers that are `by` more in `b`. `same` has the values of
+    `a` for those that `b` binds. Raise `_DifferError` where the two differ otherwise."""
+
+    def inner(x: Any, y: Any) -> Any:
+        return _counting(x, y, by, t, index, same)
+
+    if a == b or (isinstance(a, Read) and isinstance(b, Read) and same.get(b.value) == a.value):
+        return a
+    if type(a) is not type(b):
+        raise _DifferError
+    if isinstance(a, Value) and a.name == b.name:
+        same[b] = a
+        return a
+    if isinstance(a, tuple) and len(a) == len(b):
+        return tuple(map(inner, a, b))
+    if isinstance(a, Code):
+        return replace(a, **{name: inner(x, vars(b)[name]) for name, x in vars(a).items()})
+    if isinstance(a, PyNode) and a.kind == b.kind == "Constant" and a.fields[0].isdigit() and b.fields[0].isdigit():
+        number, later = int(a.fields[0]), int(b.fields[0])
+        if later - number == by:
+            form = "{i} + {n}" if number > t else "{i} - {n}" if number < t else "{i}"
+            return py(form, i=Read(index), n=abs(number - t))
+    elif isinstance(a, PyNode) and a.kind == b.kind:
+        return PyNode(a.kind, inner(a.fields, b.fields))
+    raise _DifferError
 
 
 def _slice(xs: Tree, low: Tree | None, high: Tree | None, step: Tree | None = None) -> Tree:
