@@ -131,6 +131,14 @@ COUNTED = {
     ),
     "steps of two": ("x = x + t[2 * i] * (x -> linear(8) as f)", ""),
     "another order": ("x = x + s[2 * i % 5] * (x -> linear(8) as f)", ""),
+    "numbers that come again": ("x = x + s[p[i]]", ""),
+    "fractions": ("x = x * r[i] + (x -> linear(8) as f)", ""),
+    "one number": ("if i == 0 { x = x -> linear(8) as f } else { x = s[3] * (x -> linear(8) as f) }", ""),
+    "one number in several": ("x = if i == 1 then x else x + s[if i == 4 then 4 else 3]", ""),
+    "other names": (
+        "if i < 3 { y = x -> linear(8) as f  x = y * s[i] + y } else { z = x -> linear(8) as f  x = z * s[i] + z }",
+        "for i, f in enumerate(self.f[:3]):",
+    ),
     "a number from a number": ("x = x + s[minimum(i, 2)] * (x -> linear(8) as f)", "for i, f in enumerate(self.f):"),
     "another computation": ("x = if i == 1 then x * s[i] else x + s[i]", "for i in range(2, 5):"),
     "several modules of a list": ("for _ in 2 { x = s[i] * (x -> linear(8) as f) }", ""),
@@ -142,7 +150,8 @@ COUNTED = {
 def test_turns_that_only_count_are_a_loop_with_a_number(name: str) -> None:
     """It computes what the turns do when they are written one after the other."""
     body, line = COUNTED[name]
-    head = f"model m{INPUT.replace('width', '8')} {{ param s: [5] = normal(1)  param t: [12, 8] = normal(1)  "
+    head = f"""model m{INPUT.replace("width", "8")} {{ let p = [0, 1, 0, 3, 4]  let r = [0.5, 1.5, 2.5, 3.5, 4.5]
+    param s: [5] = normal(1)  param t: [12, 8] = normal(1) """
     text = head + f"for i in 5 {{ {body} }} return x }}"
     one_by_one = " ".join(re.sub(r"\bi\b", str(i), body) for i in range(5))
     module, plain = api.to_torch(text=text), api.to_torch(text=f"{head} {one_by_one} return x }}")
