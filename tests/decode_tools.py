@@ -88,6 +88,7 @@ def differences(
     chunks: Sequence[int] = (4, 1, 1, 2),
     module: torch.nn.Module | None = None,
     last: bool = False,
+    inputs: dict[str, torch.Tensor] | None = None,
     **options: Any,
 ) -> dict[str, float]:
     """How far decoding in chunks is from the whole sequence at once, relative to the largest number; where rows may be
@@ -96,18 +97,18 @@ def differences(
     module = module or module_of(model)
     time, first = sum(chunks), chunks[0]
     sizes = {"batch": 2, "time": 8, "frames": 8, plan(model).time.name: time}
-    tensors = inputs_for(model, sizes)
+    tensors = inputs or inputs_for(model, sizes)
     whole = first_output(module, tensors)
     scale = max(1.0, float(np.abs(whole).max()))
     made = decoder(model, module, **options)
-    inputs = {n: t.numpy() for n, t in tensors.items()}
-    runs = {"steps": (inputs, np.ones((2, time), np.int64), made.run(inputs, chunks))}
+    arrays = {n: t.numpy() for n, t in tensors.items()}
+    runs = {"steps": (arrays, np.ones((2, time), np.int64), made.run(arrays, chunks))}
     found = {"steps": distance(runs["steps"][2], whole, scale)}
     if made.padded:  # the second row is two tokens shorter
-        alone = made.alone(inputs, 1, time - 2)
+        alone = made.alone(arrays, 1, time - 2)
         short = first_output(module, {n: torch.from_numpy(x) for n, x in alone.items()})
         for side, real in (("left", [*range(2, time)]), ("right", [*range(first - 2), *range(first, time)])):
-            given, mask = made.moved(inputs, 1, real)
+            given, mask = made.moved(arrays, 1, real)
             result = made.run(given, chunks, mask)
             second = np.take(result[1], real, made.axis - 1)
             found[side] = max(distance(result[0], whole[0], scale), distance(second, short[0], scale))

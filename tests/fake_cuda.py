@@ -1,5 +1,6 @@
 """Runs emitted modules on a fake CUDA device, without a GPU, and says what a GPU would wait for, copy or compute on the
-CPU: `python tests/fake_cuda.py llama3:llama3_8b`. For every model of the zoo: `make fake-gpu`.
+CPU: `python tests/fake_cuda.py llama3:llama3_8b`. For every model of the zoo: `make fake-gpu`. With `--steps` only
+decode steps, in every form, of specs as `decoding.txt` has them.
 
 Tensors are fake: they have shapes and devices, and no numbers, so models run at the sizes that were published."""
 
@@ -38,7 +39,9 @@ from archdsl.backends.torch.features import Extras, Name
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model, OpNode
 from archdsl.ir.walk import nodes_below
+from archdsl.passes.decode import planned
 from archdsl.run.load import load_source
+from archdsl.run.torch_decoder import TorchDecoder
 
 LENGTH = 256
 SHORT = 16
@@ -326,6 +329,52 @@ class Runs:
             return {name: r for part in (self.forward, self.training, self.steps) for name, r in part()}
 
 
+class Steps(Runs):
+    """The decode steps of a spec of `decoding.txt`, at its size there, in every form that they have."""
+
+    def inputs(self, length: int) -> dict[str, Tensor]:
+        from decoding import drawn  # torch has to be imported before it
+
+        found = {name: x.cuda() for name, x in drawn(self.model).items()}
+        return {name: x.bfloat16() if x.is_floating_point() else x for name, x in found.items()}
+
+    def steps(self) -> Iterator[tuple[str, Report]]:
+        """Chunks of several positions and of one, with caches that grow and with those that keep their size; the same
+        where each row has a length of its own, and where a recurrence waits for the longer ones."""
+        from decoding import CHUNKS
+
+        module, _ = self.made("generate")
+        decoder, given = TorchDecoder(planned(self.model), module), self.inputs(self.length)
+        for static in (False, True):
+            kind = ", static" * static
+            yield f"chunks{kind}", watched(lambda s=static: decoder.run(given, CHUNKS, static=s), module)
+            if decoder.streams:
+                yield f"rows{kind}", watched(lambda s=static: self.rows(decoder, given, s), module)
+
+    def rows(self, decoder: TorchDecoder, given: Mapping[str, Tensor], static: bool) -> None:
+        """A prompt and two positions more of rows with lengths of their own, as `stream` takes them."""
+        (name,) = decoder.new
+        once = {called: given[name] for name, called in decoder.once.items()}
+        tokens, step = given[name], decoder.step
+        lengths = torch.full(tokens.shape[:1], 4, device="cuda")
+        with torch.no_grad():
+            if decoder.plan.carries:
+                cache = decoder.cache(16, static=static)
+                step(tokens[:, :4], **{decoder.given: cache}, **once)
+                cache.start, cache.active = lengths[:, None].clamp(max=5), lengths > 5
+            else:
+                cache = decoder.cache(16, lengths, static)
+                at = {"at": lengths - 1} if "at" in inspect.signature(step).parameters else {}
+                step(tokens[:, :6], **{decoder.given: cache}, **at, **once)
+            for _ in range(2):
+                step(tokens[:, :1], **{decoder.given: cache})
+                cache.active = None
+
+    def all(self) -> dict[str, Report]:
+        with FakeTensorMode():
+            return dict(self.steps())
+
+
 def loops(name: str) -> bool:
     """Whether a model takes one position after another."""
     return f"{name.removeprefix('hf/')}:".startswith((*LOOPS,))
@@ -418,17 +467,31 @@ def judged(name: str) -> bool:
     return not found
 
 
+def judged_steps(name: str) -> bool:
+    """The same of the steps alone of a spec of `decoding.txt`."""
+    from decoding import CHUNKS, cases
+
+    found = [
+        f"{run}: {fault}" for run, report in Steps(cases()[name](), sum(CHUNKS)).all().items() for fault in report.found
+    ]
+    for fault in found:
+        print(f"{name}: {fault}", flush=True)
+    return not found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", help="file:model of the zoo, or file: for its first")
     parser.add_argument("--control", action="store_true", help="whether faults that are planted are found")
+    parser.add_argument("--steps", action="store_true", help="the steps alone, of specs of decoding.txt")
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # what it cannot run is reported
+    judge = judged_steps if given.steps else judged
     unnamed = [*control()] if given.control else []
     for fault in unnamed:
         print(fault)
-    return len(unnamed) + sum([not judged(name) for name in given.models])
+    return len(unnamed) + sum([not judge(name) for name in given.models])
 
 
 if __name__ == "__main__":

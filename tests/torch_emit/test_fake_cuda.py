@@ -1,6 +1,6 @@
 """On a fake CUDA device a model of each kind, at its own size, waits for nothing, has no tensor on the CPU, copies
 nothing and computes nothing in float64: in forward, in its loss with gradients, and in steps. For twice the length it
-launches as many kernels, and few in a step."""
+launches as many kernels, and few in a step. No step of any spec of `decoding.txt` waits, in any form."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import fake_cuda_hooks
 import pytest
+from decoding import listed
 from zoo import sizes
 
 pytestmark = [
@@ -20,8 +21,13 @@ pytestmark = [
 SCRIPT = Path(fake_cuda_hooks.__file__).with_name("fake_cuda.py")
 MODELS = ["gpt2:gpt2", "deepseek_v3:deepseek_v3", "t5:t5_small", "mamba:mamba_130m", "rwkv7:rwkv7_0_1b"]
 """One of a kind; `pytest --every` takes all of the zoo."""
-EACH = 9
-"""Models in one process, which begins by importing torch."""
+STEPS = [
+    *("hf/bart", "hf/gemma3_text", "hf/gpt_oss", "hf/mamba2", "hf/rwkv", "rnn_encoder_decoder:cho_2014"),
+    "parity/packed_documents:docs",
+]
+"""Specs of `decoding.txt` whose steps differ; `pytest --every` takes all that have one."""
+EACH, MANY = 9, 40
+"""Models in one process, which begins by importing torch; and specs of which it runs the steps alone."""
 SOUNDS = "hf/moonshine:"
 """A model of sounds that are longer than the texts here."""
 LONGROPE = """
@@ -42,6 +48,10 @@ def models() -> list[str]:
     return sizes.distinct() + [name for name in types if name != SOUNDS]
 
 
+def stepped() -> list[str]:
+    return [name for name, modes in listed().items() if "torch chunks" in modes] if sizes.every else STEPS
+
+
 def run(*arguments: str) -> None:
     """Run the script; where it finds something, fail with what it prints."""
     done = subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, check=False)
@@ -52,6 +62,11 @@ def run(*arguments: str) -> None:
 @pytest.mark.parametrize("first", range(0, len(models()), EACH))
 def test_nothing_waits_for_the_device(first: int) -> None:
     run(*models()[first : first + EACH])
+
+
+@pytest.mark.parametrize("first", range(0, len(stepped()), MANY))
+def test_no_step_waits_for_the_device(first: int) -> None:
+    run("--steps", *stepped()[first : first + MANY])
 
 
 def test_what_is_planted_is_named(tmp_path: Path) -> None:
