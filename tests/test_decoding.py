@@ -34,7 +34,9 @@ def agree(names: list[str], modes: set[str]) -> None:
 
 def test_the_list_has_every_spec() -> None:
     """Each mode has someone."""
-    assert [*LISTED] == [*cases()], "`python tests/decoding.py` writes the list anew"
+    missing = " ".join(name for name in cases() if name not in LISTED)
+    assert not missing, f"`python tests/decoding.py {missing}` writes them into the list"
+    assert [*LISTED] == [*cases()]
     every = {f"{back_end} {mode}" for back_end, modes in MODES.items() for mode in modes}
     assert {mode.removeprefix("!") for modes in LISTED.values() for mode in modes} == every
 
