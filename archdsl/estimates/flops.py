@@ -41,8 +41,9 @@ from archdsl.ir.masks import TENSOR_RULES
 from archdsl.ir.ranges import TESTS
 from archdsl.ir.walk import calls_of, nodes_below
 from archdsl.passes.checkpoint import Checkpoint
-from archdsl.passes.decode import NEW, DecodePlan, planned
+from archdsl.passes.decode import DecodePlan, planned
 from archdsl.passes.flatten import FlatGraph, FlatOp, FlatScan
+from archdsl.passes.forms import NEW
 
 Convention = Literal["exact", "dense", "megatron", "palm", "kaplan"]
 CONVENTIONS: tuple[Convention, ...] = get_args(Convention)

@@ -28,8 +28,9 @@ from archdsl.estimates.mask_density import count
 from archdsl.frozen import Frozen
 from archdsl.ir.cost import Amount, Cost, elements, whole_at
 from archdsl.ir.graph import OpNode, Value
-from archdsl.passes.decode import ALL, NEW, DecodePlan
+from archdsl.passes.decode import DecodePlan
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, FlatWeight
+from archdsl.passes.forms import ALL, NEW
 from archdsl.passes.gradients import wanting
 
 

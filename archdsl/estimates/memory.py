@@ -33,8 +33,9 @@ from archdsl.ir.graph import Model, Value, Weight
 from archdsl.ir.paths import layers_of, starred
 from archdsl.ir.weights import weights as every_weight
 from archdsl.passes.checkpoint import Checkpoint
-from archdsl.passes.decode import ALL, CacheSpec, DecodePlan, decoding
+from archdsl.passes.decode import CacheSpec, DecodePlan, decoding
 from archdsl.passes.flatten import FlatNode, FlatOp, FlatScan
+from archdsl.passes.forms import ALL
 
 Optimizer = Literal["sgd", "sgd-momentum", "adam", "adamw", "adamw8bit", "adafactor", "muon"]
 

@@ -21,8 +21,9 @@ from archdsl.estimates.mesh import Mesh
 from archdsl.estimates.sharding import Shares, Step, StepPlan, layer
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.paths import layer_of
-from archdsl.passes.decode import NEW, decoding, planned
+from archdsl.passes.decode import decoding, planned
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatWeight, flatten
+from archdsl.passes.forms import NEW
 
 Phase = Literal["training", "prefill", "decode"]
 

@@ -34,8 +34,9 @@ from archdsl.frozen import Frozen
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.paths import layers_of, starred
-from archdsl.passes.decode import NEW, DecodePlan
+from archdsl.passes.decode import DecodePlan
 from archdsl.passes.flatten import FlatGraph, FlatNode
+from archdsl.passes.forms import NEW
 
 SAYS = "roofline: a lower bound of every time, and so of every cost"
 MACHINE = 8

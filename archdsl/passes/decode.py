@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -36,20 +35,29 @@ from archdsl.dependence.causality import prove_output
 from archdsl.dependence.lengths import stays
 from archdsl.dependence.masked import read_too_far
 from archdsl.dependence.solve import InputAxis
-from archdsl.diagnostics import ArchError, error
-from archdsl.frozen import Entity, Frozen
+from archdsl.diagnostics import ArchError
+from archdsl.frozen import Entity
 from archdsl.ir import verify
 from archdsl.ir.dims import Num, Poly, Shape, Symbol, with_symbol
 from archdsl.ir.graph import Model, Value
-from archdsl.ir.op import At, Reads, State, same
-from archdsl.ir.static import numbers_of
+from archdsl.ir.op import At, State, same
 from archdsl.passes.cut import minimum_cut
 from archdsl.passes.dce import live
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, unroll, violations
-
-NEW, ALL, FIXED = "new", "all", ""
-Form = tuple[str, ...]
-"""For each axis of a tensor: NEW or ALL positions of the sequence, FIXED where it has nothing to do with time."""
+from archdsl.passes.forms import (
+    ALL,
+    FIXED,
+    NEW,
+    Form,
+    Forms,
+    Taken,
+    blame,
+    has,
+    is_time,
+    reads_numbers,
+    refuse,
+    shown,
+)
 
 NARROWER = 3
 """How many times narrower than keys and values the tensors that they follow from must be to be cached instead: reading
@@ -171,7 +179,7 @@ class DecodePlan:
             if all(self.forms[v].index(NEW) == 1 for v in found):
                 return first, found
             if first == len(nodes):
-                raise _refuse(f"the positions of {_shown(output)}, the output, are not along its second axis")
+                raise refuse(f"the positions of {shown(output)}, the output, are not along its second axis")
             first += 1
 
     def _is_own(self, node: FlatNode) -> bool:
@@ -215,21 +223,6 @@ def decoding(model: Model) -> tuple[DecodePlan | None, str | None]:
         return None, problem.diagnostics[0].message
 
 
-def has(size: Num, time: Symbol) -> bool:
-    """Whether a size depends on the length of the sequence."""
-    return isinstance(size.value, Poly) and time in size.value.symbols
-
-
-def is_time(size: Num, time: Symbol) -> bool:
-    """Whether a size is the length of the sequence itself."""
-    value = size.value
-    return isinstance(value, Poly) and len(value.terms) == 1 and value.terms[0] == (((time, 1),), Fraction(1))
-
-
-def _refuse(message: str, span: Any = None, help: str = "") -> ArchError:
-    return error("E0504", message, span, help=help)
-
-
 def _time(model: Model, flat: FlatGraph) -> Symbol:
     """The symbol of the sequence that the first output follows."""
     shape = flat.outputs[0].shape
@@ -237,12 +230,12 @@ def _time(model: Model, flat: FlatGraph) -> Symbol:
     for symbol in symbols:
         if any(is_time(d, symbol) for _, v in model.inputs for d in v.shape[1:]):
             if sum(is_time(d, symbol) for d in shape) > 1:
-                shown = _shown(flat.outputs[0])
-                raise _refuse(
-                    f"`{model.name}` cannot be decoded step by step: {shown}, its output, grows along two axes"
+                output = shown(flat.outputs[0])
+                raise refuse(
+                    f"`{model.name}` cannot be decoded step by step: {output}, its output, grows along two axes"
                 )
             return symbol
-    raise _refuse(
+    raise refuse(
         f"`{model.name}` has no output that follows the positions of a sequence, so there is nothing to decode",
         help="decoding is for models whose output is [batch, time, …], such as those with the head `lm`",
     )
@@ -265,7 +258,7 @@ def _demand_causal(model: Model, time: Symbol) -> tuple[Value, InputAxis]:
         help_ = "hide later positions first: `where(key <= query, …, 0)` before a sum, `-inf` before a softmax"
         if node is not None and node.op.attends(node) is not None:
             help_ = "keys of its own before the sequence have no step yet: compile it without `--decode` and `generate`"
-        raise _refuse(
+        raise refuse(
             f"`{model.name}` cannot be decoded step by step: the result of {name} changes with each position that "
             "follows",
             None if node is None else node.span,
@@ -274,25 +267,13 @@ def _demand_causal(model: Model, time: Symbol) -> tuple[Value, InputAxis]:
     return output, sequence
 
 
-class _Taken(Frozen):
-    """How an op that depends on the sequence is taken."""
-
-    forms: tuple[Form, ...]
-    """Of its results."""
-    length: str | None
-    """The form of the axis whose length the op is given, if that is the sequence's."""
-    states: tuple[State, ...]
-    keeps: bool
-    wanted: tuple[tuple[int, Form, str], ...]
-    """Inputs with an axis of time: the form that each is needed in, and the role in which it is kept."""
-
-
 class _Planner:
     def __init__(self, model: Model, flat: FlatGraph, time: Symbol) -> None:
         self.model = model
         self.time = time
         output = flat.outputs[0]
         inputs = tuple(v for v in flat.inputs if any(has(d, time) for d in v.shape))
+        self.forms = Forms(time, inputs[0].shape[0].value)
         once, step = self.split(flat, inputs)
         taken = set(step)
         made = {v for n in once if n not in taken for v in n.outputs} | {v for v in flat.inputs if v not in inputs}
@@ -302,21 +283,17 @@ class _Planner:
         before = FlatGraph(first, live(once, crossing), crossing)
         self.found = DecodePlan(model, time, before, FlatGraph((*inputs, *crossing), nodes, (output,)))
         self.found.makers = {v: n for n in step for v in n.outputs}
-        self.batch = inputs[0].shape[0].value
         self.moving: set[Value] = set(inputs)
         """Tensors that depend on the sequence."""
         self.layer = -1
         self.read: dict[int, tuple[tuple[int, ...], bool]] = {}
         """Of an op of the graph, wherever its block is called: which of its tensors it reads the numbers of, and
         whether it speaks of time itself."""
-        self.taken: dict[int, _Taken] = {}
+        self.taken: dict[int, Taken] = {}
         self.order: dict[Value, int] = {}
         """Which node of the step makes a tensor."""
         self.whole_readers: dict[Value, list[FlatNode]] = {}
         """Nodes that need all positions of a tensor."""
-
-    def axes(self, value: Value) -> list[int]:
-        return [i for i, d in enumerate(value.shape) if has(d, self.time)]
 
     # --- before the first step ---
 
@@ -328,7 +305,7 @@ class _Planner:
         step: list[FlatNode] = []
         for node in flat.nodes:
             reads = [v for v in node.inputs if isinstance(v, Value)]
-            if any(v in late for v in reads) or self.speaks_of_time(node):
+            if any(v in late for v in reads) or self.forms.speaks(node.inputs, node.outputs):
                 late |= set(node.outputs)
                 step.append(node)
             elif any(v in early for v in reads):
@@ -339,16 +316,12 @@ class _Planner:
                 step.append(node)
         return before, step
 
-    def speaks_of_time(self, node: FlatNode) -> bool:
-        numbers = [v for v in node.inputs if isinstance(v, Num)]
-        return any(has(n, self.time) for n in numbers) or any(has(d, self.time) for v in node.outputs for d in v.shape)
-
     # --- the step ---
 
     def plan(self, latents: bool) -> DecodePlan:
         found = self.found
         for value in found.step.inputs:
-            axes = self.axes(value)
+            axes = self.forms.axes(value)
             full = ALL if value.dtype == "padding" else NEW
             found.forms[value] = tuple(full if i in axes else FIXED for i in range(value.rank))
         found.whole = self.find_whole()
@@ -357,7 +330,7 @@ class _Planner:
                 self.op(node)
             elif isinstance(node, FlatScan):
                 self.scan(node)
-            elif self.axes(node.output):
+            elif self.forms.axes(node.output):
                 found.positional.add(node.output)
         self.note_indices()
         if latents:
@@ -388,44 +361,35 @@ class _Planner:
         """Tensors with two axes of time that are computed for all positions along both."""
         found: set[Value] = set()
         for node in reversed(self.found.step.nodes):
-            pairs = [v for v in node.outputs if len(self.axes(v)) == 2]
+            pairs = [v for v in node.outputs if len(self.forms.axes(v)) == 2]
             if not isinstance(node, FlatOp) or not pairs:
                 continue
-            along = [self.distance(node, axis) for axis in (0, 1)]
+            along = [self.forms.distance(node.node, axis) for axis in (0, 1)]
             if any(along):
                 self.found.beside.add(node)
             if any(v in found for v in pairs) or along[0]:
                 found.update(pairs)
-                found.update(v for _, v in self.timed(node) if len(self.axes(v)) == 2)
+                found.update(v for _, v in self.forms.timed(node.inputs) if len(self.forms.axes(v)) == 2)
         return found
-
-    def distance(self, node: FlatOp, which: int) -> bool:
-        """Whether an op reads other positions than the own along the first or the second axis of time of a tensor that
-        has two, and not just all keys; or adds positions."""
-        if any(not is_time(v.shape[self.axes(v)[which]], self.time) for v in node.outputs if len(self.axes(v)) == 2):
-            return True
-        if node.node.op.cached_inputs(node.node):
-            return False
-        pairs = [(i, self.axes(v)[which]) for i, v in self.timed(node) if len(self.axes(v)) == 2]
-        reads = node.node.op.reads_of(node.node, 0)
-        along = [reads[i][axis] for i, axis in pairs]
-        return any((not which) if read is None else read.earlier or _own(read) is None for read in along)
 
     def op(self, node: FlatOp) -> None:
         found = self.found
         key = id(node.node)
         if key not in self.read:
-            self.demand_steps(node)
+            self.forms.demand_steps(node.node)
             tensors = [i for i, v in enumerate(node.inputs) if isinstance(v, Value)]
-            self.read[key] = tuple(i for i in tensors if _reads(node, i)), self.speaks_of_time(node)
+            self.read[key] = (
+                tuple(i for i in tensors if reads_numbers(node.node, i)),
+                self.forms.speaks(node.inputs, node.outputs),
+            )
         reads, speaks = self.read[key]
-        if not any(node.inputs[i] in self.moving for i in reads) and not self.has_rows(node):
+        if not any(node.inputs[i] in self.moving for i in reads) and not self.forms.has_rows(node.node):
             if speaks or any(v in found.positional for v in node.inputs if isinstance(v, Value)):
                 found.positional |= set(node.outputs)
             return
         self.moving |= set(node.outputs)
         if key not in self.taken:
-            self.taken[key] = self.take(node)
+            self.taken[key] = self.forms.take(node.node, any(v in self.found.whole for v in node.outputs))
         taken = self.taken[key]
         if self.spreads(node):
             found.spread.add(node)
@@ -441,18 +405,6 @@ class _Planner:
         for i, wanted, role in taken.wanted:
             self.need(node, i, node.tensor(i), wanted, role)
 
-    def demand_steps(self, node: FlatOp) -> None:
-        """Raise ArchError E0504 for an op that has to know of the whole sequence."""
-        why = node.node.op.needs_full_sequence(node.node)
-        if why and self.speaks_of_time(node):
-            raise self.blame(node, why)
-        if node.node.op.elementwise and any(isinstance(v, Num) and has(v, self.time) for v in node.inputs):
-            raise self.blame(node, "computes with the length of the sequence, which no step knows but the last")
-
-    def has_rows(self, node: FlatOp) -> bool:
-        """Whether an op makes a tensor [batch, …] with one axis of time."""
-        return all(v.rank and v.shape[0].value == self.batch and len(self.axes(v)) == 1 for v in node.outputs)
-
     def spreads(self, node: FlatOp) -> bool:
         """Whether an op makes an axis of the batch of one of size 1, and nothing else, of what has none."""
         x = node.inputs[0] if node.inputs else None
@@ -461,172 +413,41 @@ class _Planner:
         (reads,) = node.node.op.reads(node.node)
         return reads == (At(), *(same(i) for i in range(1, x.rank))) and node.outputs[0].rank == x.rank
 
-    def take(self, node: FlatOp) -> _Taken:
-        """How an op that depends on the sequence is taken, wherever its block is called."""
-        kept = {
-            i: (axis, role)
-            for i, (axis, role) in node.node.op.cached_inputs(node.node).items()
-            if has(node.tensor(i).shape[axis], self.time)
-        }
-        forms = [self.result(node, v) for v in node.outputs]
-        for value in node.outputs:
-            self.demand_merged(node, value)
-        states = self.states(node)
-        found: list[tuple[int, Form, str]] = []
-        for i, value in self.timed(node):
-            wanted: list[str] = [FIXED] * value.rank
-            for axis in self.axes(value):
-                if len(self.axes(value)) == 2:
-                    wanted[axis] = self.of_pairs(node, i, axis, forms[0])
-                elif kept.get(i, (None, ""))[0] == axis:
-                    wanted[axis] = ALL
-                else:  # a recurrence keeps for itself what it needs of earlier positions
-                    wanted[axis] = NEW if states else self.wanted(node, i, axis, forms)
-            found.append((i, tuple(wanted), kept.get(i, (0, ""))[1]))
-        return _Taken(tuple(forms), self.length(node, forms[0]), states, bool(kept), tuple(found))
-
-    def length(self, node: FlatOp, form: Form) -> str | None:
-        """The form of the axis whose length an op is given: of those that it does not read of its inputs."""
-        lengths = [n for n in numbers_of(node.node.options) if has(n, self.time)]
-        if not lengths or ALL not in form:
-            return None
-        read = {a for reads in node.node.op.reads(node.node) for at in reads if at is not None for a, _ in at.axes}
-        added = [f for a, f in enumerate(form) if f and a not in read]
-        return added[0] if len(lengths) == len(added) == 1 else FIXED
-
-    def of_pairs(self, node: FlatOp, i: int, axis: int, form: Form) -> str:
-        """The form that an axis of an input with two axes of time is needed in: all keys, whatever the latest is that a
-        query sees."""
-        read = node.node.op.reads_of(node.node, 0)[i][axis]
-        if isinstance(read, At) and not any(form[a] for a, _ in read.axes) and not read.also:
-            raise self.blame(node, "reads a position that is always the same one")
-        own = None if read is None or read.earlier else _own(read)
-        return (form[own] if own is not None else FIXED) or ALL
-
-    def timed(self, node: FlatNode) -> list[tuple[int, Value]]:
-        """Inputs that have an axis of time."""
-        return [(i, v) for i, v in enumerate(node.inputs) if isinstance(v, Value) and self.axes(v)]
-
-    def states(self, node: FlatOp) -> tuple[State, ...]:
-        """What a recurrence along time hands on; none where it runs along another axis, or along that of all keys."""
-        states = tuple(node.node.op.states(node.node))
-        return states if states and self.result(node, node.outputs[0])[states[0].axis] == NEW else ()
-
-    def result(self, node: FlatNode, value: Value) -> Form:
-        axes = self.axes(value)
-        if value in self.found.whole:
-            return tuple(ALL if i in axes else FIXED for i in range(value.rank))
-        form = [FIXED] * value.rank
-        for axis in axes:
-            if not _linear(value.shape[axis], self.time):
-                given = isinstance(node, FlatOp) and any(has(n, self.time) for n in numbers_of(node.node.options))
-                help_ = "with a fixed number it has a step, of sequences that are at least as long" if given else ""
-                raise self.blame(node, f"makes an axis of {value.shape[axis]} positions", help_)
-        if len(axes) > 2:
-            raise self.blame(node, "makes a tensor with three axes of time")
-        if axes:
-            form[axes[0]] = NEW
-        if len(axes) == 2:
-            form[axes[1]] = ALL
-        return tuple(form)
-
-    def merging(self, node: FlatOp) -> tuple[int, int] | None:
-        """Of an op that makes one axis of the first two [batch, time], in their order, or these of that one: the axis
-        of the positions in its input, and that in its result."""
-        how = node.node.op.regroups(node.node)
-        if how is None:
-            return None
-        (first, *inner), later = how.cuts[0], how.cuts[1:]
-        if first.value != self.batch:
-            return None
-        if not inner and how.axes[0] == ((0, 0), (1, 0)) and len(later[0]) == 1 and is_time(later[0][0], self.time):
-            return 1, 0
-        if len(inner) == 1 and is_time(inner[0], self.time) and how.axes[:2] == (((0, 0),), ((0, 1),)):
-            return 0, 1
-        return None
-
-    def of_all_rows(self, value: Value) -> int | None:
-        """The axis of a tensor that has the positions of all rows one after another (`batch * time`)."""
-        sizes = {a: value.shape[a] for a in self.axes(value)}
-        return next((a for a, d in sizes.items() if _linear(d, self.time) and not is_time(d, self.time)), None)
-
-    def demand_merged(self, node: FlatOp, value: Value) -> None:
-        """Raise ArchError E0504 for positions of all rows that are not those of [batch, time], row by row."""
-        axis = self.of_all_rows(value)
-        if axis is None or self.merging(node) == (1, axis):
-            return
-        reads = node.node.op.reads_of(node.node, node.outputs.index(value))
-        for i, tensor in self.timed(node):
-            merged = self.of_all_rows(tensor)
-            if merged is not None and _own(reads[i][merged]) == axis:
-                return
-        raise self.blame(node, f"makes an axis of {value.shape[axis]} positions otherwise than `flatten(0, 1)` does")
-
-    def wanted(self, node: FlatOp, i: int, axis: int, forms: Sequence[Form]) -> str:
-        """The form that an axis of an input is needed in."""
-        found = set()
-        merging = self.merging(node)
-        if merging is not None and merging[0] == axis:
-            return forms[0][merging[1]]
-        for r, form in enumerate(forms):
-            reads: Sequence[Reads] = node.node.op.reads_of(node.node, r)
-            read = reads[i][axis] if i < len(reads) and axis < len(reads[i]) else None
-            if isinstance(read, At) and not read.axes and not read.also:
-                if _reads(node, i):
-                    raise self.blame(node, "reads a position that is always the same one")
-                continue  # of a tensor whose type alone is asked for
-            if isinstance(read, At) and read.also:  # the place of the query as well as that of the key
-                owns = [_own(replace(r, also=())) for r in (read, *read.also)]
-                if None not in owns:
-                    found.add(ALL if any(form[o] == ALL for o in owns if o is not None) else NEW)
-                    continue
-            own = None if read is None or read.earlier else _own(read)
-            position = form[own] if own is not None else FIXED
-            found.add(position or ALL)
-            if isinstance(read, At) and not position and not self.states(node):
-                raise self.blame(node, "reads positions beside its own")
-        return NEW if found == {NEW} or not found else ALL
-
-    def need(self, node: FlatNode, i: int, value: Value, wanted: Form, role: str = "") -> None:
+    def need(self, node: FlatOp | FlatScan, i: int, value: Value, wanted: Form, role: str = "") -> None:
         """Note the form that is needed, and keep the value where all its positions are and only the new ones are
         made."""
         found = self.found
         found.needs[node, i] = wanted
-        if value in found.positional and self.of_all_rows(value) is not None:
-            raise self.blame(node, f"reads {_shown(value)}, made of positions, which has those of all rows")
+        if value in found.positional and self.forms.of_all_rows(value) is not None:
+            raise blame(node.node, f"reads {shown(value)}, made of positions, which has those of all rows")
         if value in found.positional or value not in found.forms:
             return
-        have = found.forms[value]
-        if len(self.axes(value)) == 2 and NEW in wanted and [f for f in wanted if f] != [NEW, ALL]:
-            raise self.blame(node, f"reads {_shown(value)}, which has two axes of time, by its keys")
-        grown = [a for a, (h, w) in enumerate(zip(have, wanted, strict=True)) if h == NEW and w == ALL]
-        if not grown:
+        axis = self.forms.grown(node.node, value, found.forms[value], wanted)
+        if axis is None:
             return
-        if len(self.axes(value)) > 1 or not is_time(value.shape[grown[0]], self.time):
-            raise self.blame(node, f"reads all positions of a tensor {_shown(value)} that grows with every token")
         if value not in found.caches:
             if not role:
                 self.layer += 1
-            found.caches[value] = CacheSpec(value, grown[0], role or value.name or "kept", max(self.layer, 0))
+            found.caches[value] = CacheSpec(value, axis, role or value.name or "kept", max(self.layer, 0))
 
     def scan(self, node: FlatScan) -> None:
         found = self.found
         inputs = [v for v in node.inputs if isinstance(v, Value)]
         if not any(v in self.moving for v in inputs):
-            if any(self.axes(v) for v in node.outputs):
+            if any(self.forms.axes(v) for v in node.outputs):
                 found.positional |= set(node.outputs)
             return
         self.moving |= set(node.outputs)
         along = any(has(v.shape[1], self.time) for v in node.sequences)
         for value in node.outputs:
-            found.forms[value] = self.result(node, value)
+            found.forms[value] = self.forms.result(node.node, value)
         own = {id(v) for v in node.sequences}
-        for i, value in self.timed(node):
+        for i, value in self.forms.timed(node.inputs):
             if along and id(value) not in own:
-                raise self.blame(node, f"reads {_shown(value)}, which has an axis of time, at every step")
+                raise blame(node.node, f"reads {shown(value)}, which has an axis of time, at every step")
             if value in found.positional:
-                raise self.blame(node, "reads a table of positions")
-            form = tuple(NEW if a in self.axes(value) else FIXED for a in range(value.rank))
+                raise blame(node.node, "reads a table of positions")
+            form = tuple(NEW if a in self.forms.axes(value) else FIXED for a in range(value.rank))
             self.need(node, i, value, form)
         self.demand_own_positions(node)
         if along:
@@ -643,30 +464,16 @@ class _Planner:
         for node in scan.body.nodes:
             if isinstance(node, FlatScan):
                 if any(has(v.shape[1], self.time) for v in node.sequences):
-                    raise self.blame(node, "runs along time within another one")
+                    raise blame(node.node, "runs along time within another one")
                 self.demand_own_positions(node)
             elif isinstance(node, FlatOp):
-                self.demand_steps(node)
-                taken = self.take(node)
+                self.forms.demand_steps(node.node)
+                taken = self.forms.take(node.node)
                 op, within = node.node.op, "within a scan"
                 if taken.states or any(ALL in form for _, form, _ in taken.wanted):
-                    raise self.blame(node, f"reads other positions than its own {within}")
-                if op.positional and not (op.moves or op.alike) and self.speaks_of_time(node):
-                    raise self.blame(node, f"asks which positions there are {within}")
-
-    def blame(self, node: FlatNode, what: str, help: str = "") -> ArchError:
-        if isinstance(node, FlatOp):
-            name, span = f"`{node.node.op.name}`", node.node.span
-        elif isinstance(node, FlatScan):
-            name, span = "the scan", node.node.span
-        else:
-            name, span = f"`{node.weight.path}`", node.weight.node.span
-        return _refuse(
-            f"{name} cannot be taken step by step: it {what}",
-            span,
-            help
-            or "compile the model without `--decode` and `--with generate`: it then takes the whole sequence each time",
-        )
+                    raise blame(node.node, f"reads other positions than its own {within}")
+                if op.positional and not (op.moves or op.alike) and self.forms.speaks(node.inputs, node.outputs):
+                    raise blame(node.node, f"asks which positions there are {within}")
 
     # --- keys and values that follow from something narrower ---
 
@@ -724,7 +531,7 @@ class _Planner:
         for value in values:
             del found.caches[value]
         for i, value in enumerate(base):
-            axis = self.axes(value)[0]
+            axis = self.forms.axes(value)[0]
             role = value.name or ("latent" if i == 0 else f"latent_{i + 1}")
             found.caches.setdefault(value, CacheSpec(value, axis, role, layer))
         found.latents[node] = Latent(tuple(base), inside)
@@ -742,29 +549,6 @@ class _Planner:
         return tuple(n for n in in_order if isinstance(n, FlatOp))
 
 
-def _reads(node: FlatOp, i: int) -> bool:
-    """Whether a node reads an input's numbers, and not only its type."""
-    shape, reads = node.tensor(i).shape, node.node.op.reads(node.node)[i]
-    fixed = all(isinstance(r, At) and not r.axes and not r.also for r in reads)
-    return not (fixed and reads and any(d.value != 1 for d in shape))
-
-
-def _own(read: At | None) -> int | None:
-    """The axis of the output whose position is the only one read."""
-    if isinstance(read, At) and len(read.axes) == 1 and not read.also and read.offset == 0 and read.axes[0][1] == 1:
-        return read.axes[0][0]
-    return None
-
-
-def _linear(size: Num, time: Symbol) -> bool:
-    """Whether a size is the length, or that of rows and positions laid out one after another (`batch * time`)."""
-    value = size.value
-    if not isinstance(value, Poly) or len(value.terms) != 1:
-        return False
-    monomial, coefficient = value.terms[0]
-    return coefficient == 1 and (time, 1) in monomial and all(isinstance(a, Symbol) and p == 1 for a, p in monomial)
-
-
 def _width(value: Value) -> int:
     """How many numbers a position holds."""
     total = 1
@@ -772,8 +556,3 @@ def _width(value: Value) -> int:
         if d.static:
             total *= int(d)
     return total
-
-
-def _shown(value: Value) -> str:
-    name = f"`{value.name}` " if value.name else ""
-    return f"{name}[{', '.join(str(d) for d in value.shape)}]"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from archdsl.dependence.rows import mixing
-from archdsl.passes.decode import DecodePlan, is_time
+from archdsl.passes.decode import DecodePlan
+from archdsl.passes.forms import is_time
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -24,7 +24,7 @@ from archdsl.ir.dims import Expr, Lit, Num, binary
 from archdsl.ir.graph import Block, CallNode, CheckNode, Graph, LoopNode, LossNode, OpNode, Value
 from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
-from archdsl.passes.decode import has
+from archdsl.passes.forms import has
 
 MASKS = {
     "": "create_causal_mask",

@@ -22,8 +22,9 @@ from archdsl.ir.dims import Poly, Shape, symbol, with_symbol
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.op import At
-from archdsl.passes.decode import ALL, FIXED, NEW, DecodePlan, Form, has
+from archdsl.passes.decode import DecodePlan
 from archdsl.passes.flatten import FlatOp, FlatParam
+from archdsl.passes.forms import ALL, FIXED, NEW, Form, has
 
 
 class FormsWriter(PositionsWriter):

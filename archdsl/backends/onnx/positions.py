@@ -12,7 +12,8 @@ from archdsl.backends.onnx.write import GraphWriter, symbol_name
 from archdsl.diagnostics import error
 from archdsl.ir.dims import Num, Poly, Shape, symbol
 from archdsl.ir.graph import Model
-from archdsl.passes.decode import ALL, NEW, CacheSpec, DecodePlan, Form, has, is_time
+from archdsl.passes.decode import CacheSpec, DecodePlan
+from archdsl.passes.forms import ALL, NEW, Form, has, is_time
 
 
 class RowsUnsupportedError(Exception):

@@ -20,8 +20,9 @@ from archdsl.backends.onnx.targets import GraphOptions, target_for
 from archdsl.backends.onnx.write import GraphWriter, Written, written_by
 from archdsl.ir.dims import Num, Shape
 from archdsl.ir.graph import Model, Value
-from archdsl.passes.decode import ALL, FIXED, CacheSpec, CarriedState, DecodePlan, has, is_time, plan
+from archdsl.passes.decode import CacheSpec, CarriedState, DecodePlan, plan
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan
+from archdsl.passes.forms import ALL, FIXED, has, is_time
 
 
 def write_steps(model: Model, options: GraphOptions, steps: DecodePlan | None = None) -> dict[str, Written]:

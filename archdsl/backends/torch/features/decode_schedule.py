@@ -28,8 +28,9 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.op import same
 from archdsl.ir.static import numbers_of
-from archdsl.passes.decode import ALL, FIXED, NEW, DecodePlan, has, is_time
+from archdsl.passes.decode import DecodePlan
 from archdsl.passes.flatten import FlatNode, FlatOp, Unrolled
+from archdsl.passes.forms import ALL, FIXED, NEW, has, is_time
 
 
 class Role(Enum):

@@ -14,8 +14,9 @@ from archdsl.diagnostics.source import Span
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Value
 from archdsl.ir.op import At, same
-from archdsl.passes.decode import ALL, NEW, DecodePlan, has, is_time
+from archdsl.passes.decode import DecodePlan
 from archdsl.passes.flatten import FlatNode, FlatOp, FlatScan
+from archdsl.passes.forms import ALL, NEW, has, is_time
 
 
 def refuse(message: str, span: Span | None = None) -> ArchError:

@@ -38,7 +38,8 @@ from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
 from archdsl.ir.walk import block_tensors
 from archdsl.passes.dce import live
-from archdsl.passes.decode import ALL, NEW, DecodePlan, has, is_time
+from archdsl.passes.decode import DecodePlan
+from archdsl.passes.forms import ALL, NEW, has, is_time
 
 if TYPE_CHECKING:
     from archdsl.backends.torch.classes import ClassGroup

@@ -1,0 +1,284 @@
+"""Along time a tensor is wanted in one of two forms: its new positions, or all of them so far. What one op asks of its
+inputs so that its results have theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from archdsl.diagnostics import ArchError, error
+from archdsl.diagnostics.source import Span
+from archdsl.frozen import Frozen
+from archdsl.ir.dims import Num, Poly, Symbol
+from archdsl.ir.dims import Value as Size
+from archdsl.ir.graph import OpNode, Value
+from archdsl.ir.op import At, Reads, State
+from archdsl.ir.static import numbers_of
+
+NEW, ALL, FIXED = "new", "all", ""
+Form = tuple[str, ...]
+"""For each axis of a tensor: NEW or ALL positions of the sequence, FIXED where it has nothing to do with time."""
+
+
+class Taken(Frozen):
+    """How an op that depends on the sequence is taken."""
+
+    forms: tuple[Form, ...]
+    """Of its results."""
+    length: str | None
+    """The form of the axis whose length the op is given, if that is the sequence's."""
+    states: tuple[State, ...]
+    keeps: bool
+    wanted: tuple[tuple[int, Form, str], ...]
+    """Inputs with an axis of time: the form that each is needed in, and the role in which it is kept."""
+
+
+class Forms:
+    """The forms of tensors along one sequence. `batch` is the size of the axis of its rows."""
+
+    def __init__(self, time: Symbol, batch: Size) -> None:
+        self.time = time
+        self.batch = batch
+
+    def axes(self, value: Value) -> list[int]:
+        """The axes of a tensor that grow with the sequence."""
+        return [i for i, d in enumerate(value.shape) if has(d, self.time)]
+
+    def timed(self, inputs: Iterable[Any]) -> list[tuple[int, Value]]:
+        """Inputs that have an axis of time, with their numbers."""
+        return [(i, v) for i, v in enumerate(inputs) if isinstance(v, Value) and self.axes(v)]
+
+    def speaks(self, inputs: Iterable[Any], outputs: Iterable[Value]) -> bool:
+        """Whether a node is given the length of the sequence, or makes an axis of it."""
+        numbers = [v for v in inputs if isinstance(v, Num)]
+        return any(has(n, self.time) for n in numbers) or any(map(self.axes, outputs))
+
+    def natural(self, value: Value) -> Form:
+        """The form in which what depends on the sequence is computed: new positions along the first axis of time, all
+        along the second."""
+        axes = self.axes(value)
+        form = [FIXED] * value.rank
+        for axis, one in zip(axes, (NEW, ALL), strict=False):
+            form[axis] = one
+        return tuple(form)
+
+    def whole(self, value: Value) -> Form:
+        """All positions along every axis of time."""
+        axes = self.axes(value)
+        return tuple(ALL if i in axes else FIXED for i in range(value.rank))
+
+    def take(self, node: OpNode, whole: bool = False) -> Taken:
+        """How an op that depends on the sequence is taken. `whole` says that its results, which have two axes of time,
+        are computed for all positions along both."""
+        kept = {
+            i: (axis, role)
+            for i, (axis, role) in node.op.cached_inputs(node).items()
+            if has(node.tensor(i).shape[axis], self.time)
+        }
+        forms = [self.result(node, v, whole) for v in node.outputs]
+        for i in range(len(node.outputs)):
+            self.demand_merged(node, i)
+        states = self.states(node, whole)
+        found: list[tuple[int, Form, str]] = []
+        for i, value in self.timed(node.inputs):
+            wanted: list[str] = [FIXED] * value.rank
+            for axis in self.axes(value):
+                if len(self.axes(value)) == 2:
+                    wanted[axis] = self.of_pairs(node, i, axis, forms[0])
+                elif kept.get(i, (None, ""))[0] == axis:
+                    wanted[axis] = ALL
+                else:  # a recurrence keeps for itself what it needs of earlier positions
+                    wanted[axis] = NEW if states else self.wanted(node, i, axis, forms)
+            found.append((i, tuple(wanted), kept.get(i, (0, ""))[1]))
+        return Taken(tuple(forms), self.length(node, forms[0]), states, bool(kept), tuple(found))
+
+    def result(self, node: Any, value: Value, whole: bool = False) -> Form:
+        """The form in which a node makes a result that depends on the sequence. Raises ArchError E0504 where no step
+        can have it so."""
+        axes = self.axes(value)
+        if whole and len(axes) == 2:
+            return self.whole(value)
+        for axis in axes:
+            if not _linear(value.shape[axis], self.time):
+                given = isinstance(node, OpNode) and any(has(n, self.time) for n in numbers_of(node.options))
+                help_ = "with a fixed number it has a step, of sequences that are at least as long" if given else ""
+                raise blame(node, f"makes an axis of {value.shape[axis]} positions", help_)
+        if len(axes) > 2:
+            raise blame(node, "makes a tensor with three axes of time")
+        return self.natural(value)
+
+    def states(self, node: OpNode, whole: bool = False) -> tuple[State, ...]:
+        """What a recurrence along time hands on; none where it runs along another axis, or along that of all keys."""
+        states = tuple(node.op.states(node))
+        return states if states and self.result(node, node.outputs[0], whole)[states[0].axis] == NEW else ()
+
+    def length(self, node: OpNode, form: Form) -> str | None:
+        """The form of the axis whose length an op is given: of those that it does not read of its inputs."""
+        lengths = [n for n in numbers_of(node.options) if has(n, self.time)]
+        if not lengths or ALL not in form:
+            return None
+        read = {a for reads in node.op.reads(node) for at in reads if at is not None for a, _ in at.axes}
+        added = [f for a, f in enumerate(form) if f and a not in read]
+        return added[0] if len(lengths) == len(added) == 1 else FIXED
+
+    def of_pairs(self, node: OpNode, i: int, axis: int, form: Form) -> str:
+        """The form that an axis of an input with two axes of time is needed in: all keys, whatever the latest is that a
+        query sees."""
+        read = node.op.reads_of(node, 0)[i][axis]
+        if isinstance(read, At) and not any(form[a] for a, _ in read.axes) and not read.also:
+            raise blame(node, "reads a position that is always the same one")
+        own = None if read is None or read.earlier else own_axis(read)
+        return (form[own] if own is not None else FIXED) or ALL
+
+    def wanted(self, node: OpNode, i: int, axis: int, forms: Sequence[Form]) -> str:
+        """The form that an axis of an input is needed in."""
+        found = set()
+        merging = self.merging(node)
+        if merging is not None and merging[0] == axis:
+            return forms[0][merging[1]]
+        for r, form in enumerate(forms):
+            reads: Sequence[Reads] = node.op.reads_of(node, r)
+            read = reads[i][axis] if i < len(reads) and axis < len(reads[i]) else None
+            if isinstance(read, At) and not read.axes and not read.also:
+                if reads_numbers(node, i):
+                    raise blame(node, "reads a position that is always the same one")
+                continue  # of a tensor whose type alone is asked for
+            if isinstance(read, At) and read.also:  # the place of the query as well as that of the key
+                owns = [own_axis(replace(r, also=())) for r in (read, *read.also)]
+                if None not in owns:
+                    found.add(ALL if any(form[o] == ALL for o in owns if o is not None) else NEW)
+                    continue
+            own = None if read is None or read.earlier else own_axis(read)
+            position = form[own] if own is not None else FIXED
+            found.add(position or ALL)
+            if isinstance(read, At) and not position and not self.states(node):
+                raise blame(node, "reads positions beside its own")
+        return NEW if found == {NEW} or not found else ALL
+
+    def distance(self, node: OpNode, which: int) -> bool:
+        """Whether an op reads other positions than the own along the first or the second axis of time of a tensor that
+        has two, and not just all keys; or adds positions."""
+        pairs = [v for v in node.outputs if len(self.axes(v)) == 2]
+        if any(not is_time(v.shape[self.axes(v)[which]], self.time) for v in pairs):
+            return True
+        if node.op.cached_inputs(node):
+            return False
+        read = [(i, self.axes(v)[which]) for i, v in self.timed(node.inputs) if len(self.axes(v)) == 2]
+        reads = node.op.reads_of(node, 0)
+        along = [reads[i][axis] for i, axis in read]
+        return any((not which) if read is None else read.earlier or own_axis(read) is None for read in along)
+
+    def demand_steps(self, node: OpNode) -> None:
+        """Raise ArchError E0504 for an op that has to know of the whole sequence."""
+        why = node.op.needs_full_sequence(node)
+        if why and self.speaks(node.inputs, node.outputs):
+            raise blame(node, why)
+        if node.op.elementwise and any(isinstance(v, Num) and has(v, self.time) for v in node.inputs):
+            raise blame(node, "computes with the length of the sequence, which no step knows but the last")
+
+    def has_rows(self, node: OpNode) -> bool:
+        """Whether an op makes a tensor [batch, …] with one axis of time."""
+        return all(v.rank and v.shape[0].value == self.batch and len(self.axes(v)) == 1 for v in node.outputs)
+
+    # --- rows one after another ---
+
+    def merging(self, node: OpNode) -> tuple[int, int] | None:
+        """Of an op that makes one axis of the first two [batch, time], in their order, or these of that one: the axis
+        of the positions in its input, and that in its result."""
+        how = node.op.regroups(node)
+        if how is None:
+            return None
+        (first, *inner), later = how.cuts[0], how.cuts[1:]
+        if first.value != self.batch:
+            return None
+        if not inner and how.axes[0] == ((0, 0), (1, 0)) and len(later[0]) == 1 and is_time(later[0][0], self.time):
+            return 1, 0
+        if len(inner) == 1 and is_time(inner[0], self.time) and how.axes[:2] == (((0, 0),), ((0, 1),)):
+            return 0, 1
+        return None
+
+    def of_all_rows(self, value: Value) -> int | None:
+        """The axis of a tensor that has the positions of all rows one after another (`batch * time`)."""
+        sizes = {a: value.shape[a] for a in self.axes(value)}
+        return next((a for a, d in sizes.items() if _linear(d, self.time) and not is_time(d, self.time)), None)
+
+    def demand_merged(self, node: OpNode, result: int) -> None:
+        """Raise ArchError E0504 for positions of all rows that are not those of [batch, time], row by row."""
+        value = node.outputs[result]
+        axis = self.of_all_rows(value)
+        if axis is None or self.merging(node) == (1, axis):
+            return
+        reads = node.op.reads_of(node, result)
+        for i, tensor in self.timed(node.inputs):
+            merged = self.of_all_rows(tensor)
+            if merged is not None and own_axis(reads[i][merged]) == axis:
+                return
+        raise blame(node, f"makes an axis of {value.shape[axis]} positions otherwise than `flatten(0, 1)` does")
+
+    # --- what is kept ---
+
+    def grown(self, node: Any, value: Value, have: Form, wanted: Form) -> int | None:
+        """The axis along which a tensor is there at its new positions and wanted at all, None if there is none. Raises
+        ArchError E0504 where no cache can keep it."""
+        if len(self.axes(value)) == 2 and NEW in wanted and [f for f in wanted if f] != [NEW, ALL]:
+            raise blame(node, f"reads {shown(value)}, which has two axes of time, by its keys")
+        grown = [a for a, (h, w) in enumerate(zip(have, wanted, strict=True)) if h == NEW and w == ALL]
+        if not grown:
+            return None
+        if len(self.axes(value)) > 1 or not is_time(value.shape[grown[0]], self.time):
+            raise blame(node, f"reads all positions of a tensor {shown(value)} that grows with every token")
+        return grown[0]
+
+
+def has(size: Num, time: Symbol) -> bool:
+    """Whether a size depends on the length of the sequence."""
+    return isinstance(size.value, Poly) and time in size.value.symbols
+
+
+def is_time(size: Num, time: Symbol) -> bool:
+    """Whether a size is the length of the sequence itself."""
+    value = size.value
+    return isinstance(value, Poly) and len(value.terms) == 1 and value.terms[0] == (((time, 1),), Fraction(1))
+
+
+def refuse(message: str, span: Span | None = None, help: str = "") -> ArchError:
+    """The error for what has no step."""
+    return error("E0504", message, span, help=help)
+
+
+def blame(node: Any, what: str, help: str = "") -> ArchError:
+    """The error for a node of the graph that has no step."""
+    whole = "compile the model without `--decode` and `--with generate`: it then takes the whole sequence each time"
+    name = f"`{node.op.name}`" if isinstance(node, OpNode) else "the scan"
+    return refuse(f"{name} cannot be taken step by step: it {what}", node.span, help or whole)
+
+
+def reads_numbers(node: OpNode, i: int) -> bool:
+    """Whether a node reads an input's numbers, and not only its type."""
+    shape, reads = node.tensor(i).shape, node.op.reads(node)[i]
+    fixed = all(isinstance(r, At) and not r.axes and not r.also for r in reads)
+    return not (fixed and reads and any(d.value != 1 for d in shape))
+
+
+def own_axis(read: At | None) -> int | None:
+    """The axis of the output whose position is the only one read."""
+    if isinstance(read, At) and len(read.axes) == 1 and not read.also and read.offset == 0 and read.axes[0][1] == 1:
+        return read.axes[0][0]
+    return None
+
+
+def shown(value: Value) -> str:
+    """A tensor as messages show it."""
+    name = f"`{value.name}` " if value.name else ""
+    return f"{name}[{', '.join(str(d) for d in value.shape)}]"
+
+
+def _linear(size: Num, time: Symbol) -> bool:
+    """Whether a size is the length, or that of rows and positions laid out one after another (`batch * time`)."""
+    value = size.value
+    if not isinstance(value, Poly) or len(value.terms) != 1:
+        return False
+    monomial, coefficient = value.terms[0]
+    return coefficient == 1 and (time, 1) in monomial and all(isinstance(a, Symbol) and p == 1 for a, p in monomial)
