@@ -1382,15 +1382,18 @@ def show(
     form: Literal["tree", "ir", "diagram", "source"] = "tree",
     *,
     block: str | None = None,
+    decode: bool = False,
     text: str | None = None,
     model: str | None = None,
     set: Settings | None = None,
     allow_noncausal: bool = False,
 ) -> str:
-    """Return a model as text: as a `tree` of its modules with shapes and parameters, as its `ir`, as a `diagram` (a
-    Mermaid flowchart, of one `block` if that is named), or the `source` of its spec. Other arguments and errors as for
-    `load`."""
+    """Return a model as text: as a `tree` of its modules with shapes and parameters, as its `ir` (with `decode` that of
+    a step of decoding), as a `diagram` (a Mermaid flowchart, of one `block` if that is named), or the `source` of its
+    spec. Other arguments and errors as for `load`; ArchError E0504 where a model has no step."""
     _demand_one_of("form", form, ("tree", "ir", "diagram", "source"))
+    if decode and form != "ir":
+        raise error("E0509", "`decode` goes with the form `ir`", help="leave `decode` out, or ask for the form `ir`")
     if block is not None and form != "diagram":
         raise error("E0509", "`block` goes with the form `diagram`", help="`expand` writes one block as equations")
     if form == "source":
@@ -1399,6 +1402,10 @@ def show(
     if form == "ir":
         from archdsl.ir.text import print_model
 
+        if decode:
+            from archdsl.passes.step import stepped
+
+            loaded = stepped(loaded).model
         return print_model(loaded)
     if form == "diagram":
         from archdsl.report.diagram import block_of, diagram

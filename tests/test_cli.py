@@ -463,6 +463,13 @@ def test_show_ir(run: Run) -> None:
     assert run("show", "tiny.arch", "--ir") == done
 
 
+def test_show_a_step_of_decoding(run: Run) -> None:
+    done = run("show", "tiny.arch", "--ir", "--decode")
+    assert done.out.startswith("model tiny {  # tiny.arch:9\n")
+    assert done.out.count(" = append ") == 2
+    assert "it goes with --ir" in run("show", "tiny.arch", "--decode").err
+
+
 def test_show_source(run: Run) -> None:
     """Of a file, a model, or a file of the zoo whose models need settings: the text itself."""
     for spec in ("mamba", "mamba_130m", "mamba:mamba_130m"):

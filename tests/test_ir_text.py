@@ -18,6 +18,11 @@ def test_golden(name: str, golden: Callable[[Path, str], None]) -> None:
     golden(GOLDENS / f"{name}.txt", print_model(archdsl.load(name)))
 
 
+@pytest.mark.parametrize("name", ["deepseek_v3", "t5_base", "mamba_130m"])
+def test_golden_of_a_step(name: str, golden: Callable[[Path, str], None]) -> None:
+    golden(GOLDENS / f"{name}.step.txt", archdsl.show(name, "ir", decode=True))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [e.name for e in archdsl.list_zoo() if e.kind == "model"])
 def test_every_block_once(name: str) -> None:

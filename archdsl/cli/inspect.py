@@ -86,6 +86,9 @@ def show(
     context: typer.Context,
     spec: SpecArgument,
     ir: Annotated[bool, OUTPUT("--ir", help="Print the IR, every block once.")] = False,
+    decode: Annotated[
+        bool, OUTPUT("--decode", help="With --ir: a step of decoding, and what it keeps of the tokens before.")
+    ] = False,
     expand: Annotated[bool, OUTPUT("--expand", help="Print declared bodies as the equations they stand for.")] = False,
     block: Annotated[
         str | None, OUTPUT("--block", metavar="NAME", help="With --expand, --diagram or -o: only this block.")
@@ -115,6 +118,8 @@ def show(
         raise typer.BadParameter("choose one", param_hint=one)
     if block is not None and not (expand or diagram or drawn):
         raise typer.BadParameter("it goes with --expand, --diagram or -o", param_hint="'--block'")
+    if decode and not ir:
+        raise typer.BadParameter("it goes with --ir", param_hint="'--decode'")
     theme = theme_of(context, output, light, dark)
     if output is None:
         only_with(context, "-o", "depth")
@@ -142,7 +147,9 @@ def show(
         from archdsl.api import show as shown
 
         form: Literal["ir", "diagram", "source"] = "ir" if ir else "diagram" if diagram else "source"
-        sys.stdout.write(shown(spec, form, set=settings_of(set), block=block, allow_noncausal=allow_noncausal))
+        settings = settings_of(set)
+        found = shown(spec, form, block=block, decode=decode, set=settings, allow_noncausal=allow_noncausal)
+        sys.stdout.write(found)
         return
     model = load_model(spec, set, allow_noncausal)
     from archdsl.dependence.causality import assumed

@@ -10,9 +10,8 @@ from typing import Any
 from archdsl.diagnostics import ArchError, Label, error
 from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
-from archdsl.frontend.block_builder import BlockBuilder, Ledger
 from archdsl.frontend.first_values import by_scheme, drawn
-from archdsl.frontend.scopes import BodyState, Scope
+from archdsl.frontend.scopes import Scope
 from archdsl.ir.dims import Num, Poly, Shape, free_names, is_size_like, num, shape_text, whole_axis
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import CallNode, Handle, Input, OpNode, Value, Weight
@@ -253,16 +252,6 @@ class OpCall:
                 help="fix the size by a hyper-parameter, or bring the axis out of the way with `transpose`",
             )
         return replace(weight, shape=shape)
-
-
-def application(node: OpNode) -> OpCall:
-    """Rebuild the application of a primitive that made a node, in a frame of its own: the model is not changed."""
-    nothing: Any = None  # no name is looked up
-    span = node.span or nothing
-    frame = BlockBuilder(Ledger(), node.op.name, span)
-    site = OpCall(node.op, Scope(nothing, frame, BodyState()), span, nothing)
-    site.inputs, site.options, site.axes = node.inputs, dict(node.options), dict(node.axes)
-    return site
 
 
 def _sizes(weights: Sequence[Weight]) -> list[tuple[DimValue, ...]]:

@@ -13,7 +13,7 @@ from archdsl.ir.dims import Num
 from archdsl.ir.graph import Input, OpNode, ParamNode, Value, Weight
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import EVERYWHERE, same
-from archdsl.passes.flatten import FlatGraph, FlatNode, FlatParam, FlatScan, FlatWeight
+from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, FlatWeight
 
 
 @dataclass(eq=False)
@@ -153,6 +153,7 @@ class Form:
             starts, sequences = map(self._given, node.starts), map(self._given, node.sequences)
             step = Step(("scan", ()), (*starts, len(node.starts), *sequences), (), {"body": Form(node.body, self)})
             return [Made(step, i) for i in range(len(node.outputs))]
+        assert isinstance(node, FlatOp), "a model has no nodes of decoding"
         op, inputs = node.node.op, tuple(map(self._given, node.inputs))
         if inputs and isinstance(inputs[0], Made) and not node.weights:
             if Movement.none(node.node.tensor(0)).then(node.node) is not None:

@@ -128,6 +128,9 @@ class OpNode(Reading, Entity):
     handle: Handle | None = None
     """What the block was handed where the instance's owner is another block."""
     span: Span | None = None
+    kept: str = ""
+    """Of a recurrence in a step of decoding: the name under which its states are kept. It begins with what is kept, and
+    what it ends with is kept."""
 
 
 class CallNode(Entity):
@@ -177,6 +180,8 @@ class ScanNode(Entity):
     finals: tuple[Value, ...]
     length: Num
     span: Span | None = None
+    kept: str = ""
+    """As that of `OpNode`."""
 
 
 class CondNode(Entity):
@@ -244,7 +249,69 @@ class LossNode(Entity):
     outputs: tuple[Value, ...] = ()
 
 
-Node = OpNode | CallNode | LoopNode | ScanNode | CondNode | ParamNode | WeightNode | CheckNode | CausalNode | LossNode
+# --- a step of decoding ----------------------------------------------------------------------------------------------
+#
+# Along the axis of time a tensor has the positions that are new in this step, or all so far: two symbols. Where one is
+# made and the other read, one of these nodes stands between.
+
+
+class AppendNode(Entity):
+    """What is kept of a sequence: the new positions of `value` are appended to those before them, of which `output` has
+    all."""
+
+    value: Value
+    output: Value
+    axis: int
+    name: str
+    role: str = ""
+    """What its readers call it: `key` or `value` of attention."""
+    window: int | None = None
+    """How many of the last positions any reader looks at, the new one included; None where one looks at all."""
+    span: Span | None = None
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return (self.output,)
+
+
+class NewestNode(Entity):
+    """The new positions of a tensor that is there for all."""
+
+    value: Value
+    output: Value
+    axis: int
+    span: Span | None = None
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return (self.output,)
+
+
+class OnceNode(Entity):
+    """What depends on other inputs than the sequence alone: the first step computes it and all steps read it. Its names
+    are those of the graph around, whose values it may read."""
+
+    body: Graph
+    outputs: tuple[Value, ...]
+    name: str = "once"
+    span: Span | None = None
+
+
+Node = (
+    OpNode
+    | CallNode
+    | LoopNode
+    | ScanNode
+    | CondNode
+    | ParamNode
+    | WeightNode
+    | CheckNode
+    | CausalNode
+    | LossNode
+    | AppendNode
+    | NewestNode
+    | OnceNode
+)
 
 
 class Graph(Entity):
@@ -272,6 +339,8 @@ def subgraphs(node: Node) -> tuple[Graph, ...]:
         return (node.body,)
     if isinstance(node, CondNode):
         return (node.then, node.otherwise)
+    if isinstance(node, OnceNode):
+        return (node.body,)
     return ()
 
 
@@ -290,7 +359,7 @@ def operands(node: Node) -> Iterator[Value]:
         yield from node.starts
     elif isinstance(node, ScanNode):
         yield from (v for v in (*node.starts, *node.sequences) if isinstance(v, Value))
-    elif isinstance(node, CausalNode | LossNode):
+    elif isinstance(node, CausalNode | LossNode | AppendNode | NewestNode):
         yield node.value
 
 

@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from archdsl.frozen import Entity, Frozen
-from archdsl.ir.dims import Expr, Num, Poly
+from archdsl.ir.dims import Num, Poly
 
 if TYPE_CHECKING:
     from archdsl.ir.graph import Value
@@ -52,14 +52,9 @@ class Mask(Entity):
         else:
             yield self
 
-    def outward(self, names: Mapping[str, Expr]) -> Mask:
-        """The same mask with its numbers in the caller's names."""
-        return Mask(
-            self.rule,
-            tuple(n.outward(names) for n in self.numbers),
-            self.tensor,
-            tuple(p.outward(names) for p in self.parts),
-        )
+    def each(self, number: Callable[[Num], Num]) -> Mask:
+        """The same mask with other numbers, each made of the old one."""
+        return Mask(self.rule, tuple(map(number, self.numbers)), self.tensor, tuple(p.each(number) for p in self.parts))
 
     @property
     def reads_queries(self) -> bool:

@@ -130,9 +130,6 @@ class Scheme(Entity):
     lists: Mapping[str, tuple[Num, ...]] = field(default_factory=dict)
     """What it takes several numbers for: the divisors of `longrope`."""
 
-    def outward(self, names: Mapping[str, Expr]) -> Scheme:
-        return self.each(lambda _, n: n.outward(names))
-
     def each(self, number: Callable[[str, Num], Num]) -> Scheme:
         """The scheme with other numbers, each made of its name and the old one."""
         lists = {k: tuple(number(f"{k}_{i}", n) for i, n in enumerate(v)) for k, v in self.lists.items()}
@@ -151,9 +148,6 @@ class InitRules(Entity):
     """`["*": normal(0.02), "*.out": zeros]`: of the rules that match a weight, the last one decides."""
 
     rules: tuple[InitRule, ...]
-
-    def outward(self, names: Mapping[str, Expr]) -> InitRules:
-        return InitRules(tuple(replace(r, scheme=r.scheme.outward(names)) for r in self.rules))
 
 
 def static_key(value: Any) -> Hashable:
@@ -229,15 +223,26 @@ def counts_of(pattern: Pattern) -> Iterator[RepeatedPattern]:
 
 def instantiate(value: Any, names: Mapping[str, Expr]) -> Any:
     """A static value, or several, in the caller's names."""
-    if isinstance(value, Num | Mask | Scheme | InitRules):
-        return value.outward(names)
+    return each_number(value, lambda n: n.outward(names))
+
+
+def each_number(value: Any, number: Callable[[Num], Num]) -> Any:
+    """A static value, or several, with other numbers, each made of the old one."""
+    if isinstance(value, Num):
+        return number(value)
+    if isinstance(value, Mask):
+        return value.each(number)
+    if isinstance(value, Scheme):
+        return value.each(lambda _, n: number(n))
+    if isinstance(value, InitRules):
+        return InitRules(tuple(replace(r, scheme=each_number(r.scheme, number)) for r in value.rules))
     if isinstance(value, BlockValue):
-        return replace(value, args=instantiate(value.args, names))
+        return replace(value, args=each_number(value.args, number))
     if isinstance(value, ListValue):
-        return ListValue(instantiate(value.items, names), value.pattern)
+        return ListValue(each_number(value.items, number), value.pattern)
     if isinstance(value, tuple | list):
-        return tuple(instantiate(v, names) for v in value)
-    return {k: instantiate(v, names) for k, v in value.items()} if isinstance(value, Mapping) else value
+        return tuple(each_number(v, number) for v in value)
+    return {k: each_number(v, number) for k, v in value.items()} if isinstance(value, Mapping) else value
 
 
 def abstract(name: str, value: Any, bind: dict[str, Expr], taken: Collection[str] = ()) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 from archdsl.ir.dims import Num, Poly, Shape, axis_of, expr_text, is_sayable, literal
 from archdsl.ir.graph import (
+    AppendNode,
     Block,
     CallNode,
     CausalNode,
@@ -22,7 +23,9 @@ from archdsl.ir.graph import (
     LoopNode,
     LossNode,
     Model,
+    NewestNode,
     Node,
+    OnceNode,
     OpNode,
     ParamNode,
     ScanNode,
@@ -42,7 +45,7 @@ from archdsl.ir.static import (
     Scheme,
     SharedModule,
 )
-from archdsl.ir.walk import calls_of, every_node
+from archdsl.ir.walk import calls_of, every_node, nodes_below
 
 
 def print_model(model: Model) -> str:
@@ -61,6 +64,7 @@ def print_model(model: Model) -> str:
 def _blocks(root: Block) -> Iterator[Block]:
     """Each distinct block, callers first."""
     seen: set[int] = set()
+    called = {c.block for n in nodes_below(root.graph) for c in calls_of(n)}
     queue = [root]
     while queue:
         block = queue.pop(0)
@@ -68,7 +72,7 @@ def _blocks(root: Block) -> Iterator[Block]:
             continue
         seen.add(id(block))
         yield block
-        queue += [i.block for i in block.instances if i.block is not None]
+        queue += [i.block for i in block.instances if i.block in called]
         nodes = [i.node for i in block.instances if i.block is None and i.node is not None]
         queue += [call.block for node in (*nodes, *every_node(block.graph)) for call in calls_of(node)]
 
@@ -248,15 +252,16 @@ class _BlockPrinter:
             return self._op(node)
         if isinstance(node, CallNode):
             inputs = [self.use(v) for v in node.inputs] + [self.use(v) for v in node.contexts]
-            target = (
-                f"@{node.instance.label or node.instance.name}"
-                if node.instance is not None
-                else self.blocks[id(node.block)]
-            )
+            shared = f"@{node.instance.label or node.instance.name}" if node.instance is not None else ""
+            own = node.instance is not None and node.instance.block is node.block
+            target = shared if own else self.blocks[id(node.block)]
             part = " prepare" if node.step is not None else " step" if node.block.before is not None else ""
             step = f" as {node.name}" if node.name and node.instance is None else ""
+            step += f" of {shared}" if shared and not own else ""
             bound = ", ".join(
-                f"{k} = {expr_text(e)}" for k, e in node.bind.items() if axis_of(k) is None and is_sayable(e)
+                f"{k} = {expr_text(e)}"
+                for k, e in node.bind.items()
+                if axis_of(k) is None and is_sayable(e) and not (" " in k and expr_text(e) == k)
             )
             return [
                 f"{self._outputs(node)} = call{part} {target}({', '.join(inputs)}){step}"
@@ -280,6 +285,15 @@ class _BlockPrinter:
             return [f"{'assume ' if node.assumed else ''}causal {self.use(node.value)}, ahead: {node.ahead}"]
         if isinstance(node, LossNode):
             return [f"loss {node.name} = {self.use(node.value)}"]
+        if isinstance(node, AppendNode):
+            window = f", window: {node.window}" if node.window is not None else ""
+            return [
+                f"{self.typed(node.output)} = append {node.name}({self.use(node.value)}, axis: {node.axis}{window})"
+            ]
+        if isinstance(node, NewestNode):
+            return [f"{self.typed(node.output)} = newest({self.use(node.value)}, axis: {node.axis})"]
+        if isinstance(node, OnceNode):
+            return self._braced(f"{self._outputs(node)} = once {node.name}", node.body)
         if isinstance(node, LoopNode):
             return self._loop(node)
         if isinstance(node, ScanNode):
@@ -289,7 +303,7 @@ class _BlockPrinter:
             over = zip(node.body.inputs[len(node.starts) :], node.sequences, strict=True)
             sequences = ", ".join(f"{self.define(v)} in {self.use(s)}" for v, s in over)
             head = f"scan {starts} for {sequences}" if starts else f"scan for {sequences}"
-            return self._braced(f"{self._outputs(node)} = {head}", node.body)
+            return self._braced(f"{self._outputs(node)} = {head}{_kept(node)}", node.body)
         assert isinstance(node, CondNode)
         head = f"{self._outputs(node)} = " if node.outputs else ""
         lines = self._braced(f"{head}if training", node.then)
@@ -303,7 +317,7 @@ class _BlockPrinter:
         options = [f"{k}: {static(v)}" for k, v in node.options.items() if is_said(v)]
         target = f" of @{node.instance.label or node.instance.name}" if node.instance is not None else ""
         step = f" as {node.name}" if node.name and node.instance is None else ""
-        lines = [f"{self._outputs(node)} = {node.op.name}({', '.join(inputs + options)}){target}{step}"]
+        lines = [f"{self._outputs(node)} = {node.op.name}({', '.join(inputs + options)}){target}{step}{_kept(node)}"]
         if node.instance is None:
             lines += self._weights(node.weights, "  ")
         for name, call in node.blocks.items():
@@ -350,6 +364,10 @@ class _BlockPrinter:
         if graph.outputs:
             lines.append(f"  yield {', '.join(self.use(v) for v in graph.outputs)}")
         return [*lines, "}"]
+
+
+def _kept(node: OpNode | ScanNode) -> str:
+    return f" keeps {node.kept}" if node.kept else ""
 
 
 def _given(value: Any) -> str:

@@ -31,14 +31,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from archdsl.dependence.causality import prove_output
-from archdsl.dependence.lengths import stays
-from archdsl.dependence.masked import read_too_far
-from archdsl.dependence.solve import InputAxis
 from archdsl.diagnostics import ArchError
 from archdsl.frozen import Entity
 from archdsl.ir import verify
-from archdsl.ir.dims import Num, Poly, Shape, Symbol, with_symbol
+from archdsl.ir.dims import Num, Shape, Symbol, with_symbol
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.op import At, State, same
 from archdsl.passes.cut import minimum_cut
@@ -53,11 +49,11 @@ from archdsl.passes.forms import (
     Taken,
     blame,
     has,
-    is_time,
     reads_numbers,
     refuse,
     shown,
 )
+from archdsl.passes.sequence import DecodedSequence
 
 NARROWER = 3
 """How many times narrower than keys and values the tensors that they follow from must be to be cached instead: reading
@@ -195,12 +191,10 @@ def plan(model: Model, latents: bool = True) -> DecodePlan:
     """How the model is taken step by step. Without `latents` keys and values are cached as they are.
 
     Raises ArchError E0504 where its output depends on later positions, or an op has no step."""
+    sequence = DecodedSequence.of(model)
     flat, root = unroll(model)
-    time = _time(model, flat)
-    output, sequence = _demand_causal(model, time)
-    found = _Planner(model, flat, time).plan(latents)
-    if (longer := read_too_far(model, output, sequence)) is not None:
-        raise ArchError([longer])
+    found = _Planner(model, flat, sequence.time).plan(latents)
+    sequence.demand_known()
     for part in (found.before, found.step):
         verify.checked(part, violations, "the plan of decoding")
     found.root = root
@@ -221,50 +215,6 @@ def decoding(model: Model) -> tuple[DecodePlan | None, str | None]:
         if problem.diagnostics[0].code != "E0504":
             raise
         return None, problem.diagnostics[0].message
-
-
-def _time(model: Model, flat: FlatGraph) -> Symbol:
-    """The symbol of the sequence that the first output follows."""
-    shape = flat.outputs[0].shape
-    symbols = [s for d in shape[1:] if isinstance(d.value, Poly) for s in d.value.symbols if is_time(d, s)]
-    for symbol in symbols:
-        if any(is_time(d, symbol) for _, v in model.inputs for d in v.shape[1:]):
-            if sum(is_time(d, symbol) for d in shape) > 1:
-                output = shown(flat.outputs[0])
-                raise refuse(
-                    f"`{model.name}` cannot be decoded step by step: {output}, its output, grows along two axes"
-                )
-            return symbol
-    raise refuse(
-        f"`{model.name}` has no output that follows the positions of a sequence, so there is nothing to decode",
-        help="decoding is for models whose output is [batch, time, …], such as those with the head `lm`",
-    )
-
-
-def _demand_causal(model: Model, time: Symbol) -> tuple[Value, InputAxis]:
-    """Return the first output and the sequence that it follows. It must be proved not to depend on later positions, and
-    what is made of positions not on how many these are."""
-    output = next(v for _, v in model.outputs)
-    for problem in prove_output(model, output):
-        message = f"`{model.name}` cannot be decoded step by step: {problem.message}"
-        help_ = "a model whose positions see later ones is compiled without `--decode` and `--with generate`"
-        raise ArchError([replace(problem, code="E0504", message=message, help=help_)])
-    sequence = next(
-        InputAxis(n, v, a) for n, v in model.inputs for a, d in enumerate(v.shape) if a and is_time(d, time)
-    )
-    fine, node = stays(model, output, sequence)
-    if not fine:
-        name = "the model" if node is None else f"`{node.op.name}`"
-        help_ = "hide later positions first: `where(key <= query, …, 0)` before a sum, `-inf` before a softmax"
-        if node is not None and node.op.attends(node) is not None:
-            help_ = "keys of its own before the sequence have no step yet: compile it without `--decode` and `generate`"
-        raise refuse(
-            f"`{model.name}` cannot be decoded step by step: the result of {name} changes with each position that "
-            "follows",
-            None if node is None else node.span,
-            help_,
-        )
-    return output, sequence
 
 
 class _Planner:

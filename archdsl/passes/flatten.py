@@ -6,7 +6,7 @@ Blocks are shared, so a value of a block stands for as many tensors as the block
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from functools import lru_cache
@@ -17,6 +17,7 @@ from archdsl.ir import verify
 from archdsl.ir.dims import Num
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import (
+    AppendNode,
     Block,
     CallNode,
     CondNode,
@@ -25,7 +26,9 @@ from archdsl.ir.graph import (
     Input,
     LoopNode,
     Model,
+    NewestNode,
     Node,
+    OnceNode,
     OpNode,
     ParamNode,
     Reading,
@@ -101,7 +104,25 @@ class FlatScan(Entity):
         return self.stacked + self.finals
 
 
-FlatNode = FlatOp | FlatParam | FlatScan
+class FlatForm(Entity):
+    """In a step of decoding, what gives a tensor in its other form."""
+
+    node: AppendNode | NewestNode
+    value: Value
+    output: Value
+    path: str
+    """Of the block that it stands in."""
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return (self.value,)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return (self.output,)
+
+
+FlatNode = FlatOp | FlatParam | FlatScan | FlatForm
 
 
 class FlatGraph(Entity):
@@ -136,13 +157,18 @@ def flatten(model: Model) -> FlatGraph:
 @lru_cache(maxsize=2)
 def unroll(model: Model) -> tuple[FlatGraph, Unrolled]:
     """The same, and what became of each call. The last ones are remembered."""
+    graph, root, _ = unroll_all(model)
+    return verify.checked(graph, violations, "unrolling"), root
+
+
+def unroll_all(model: Model) -> tuple[FlatGraph, Unrolled, Set[FlatNode]]:
+    """The graph of a model, what became of each call, and what the first step of decoding computes for all."""
     flattener = Flattener()
     block = model.block
     scope = FlatScope(block, "", {v: v for v in block.graph.inputs}, {i: i.path for i in block.instances})
     flattener.graph(block.graph, scope, str)
     outputs = tuple(scope.values[v] for v in block.graph.outputs if v is not None)
-    graph = FlatGraph(block.graph.inputs, live(flattener.nodes, outputs), outputs)
-    return verify.checked(graph, violations, "unrolling"), scope.unrolled
+    return FlatGraph(block.graph.inputs, live(flattener.nodes, outputs), outputs), scope.unrolled, flattener.once
 
 
 def walk(graph: FlatGraph) -> Iterator[FlatNode]:
@@ -195,6 +221,8 @@ class Flattener:
 
     def __init__(self) -> None:
         self.nodes: list[FlatNode] = []
+        self.once: set[FlatNode] = set()
+        """What the first step of decoding computes for all."""
 
     def graph(self, graph: Graph, scope: FlatScope, step: Step) -> None:
         for node in graph.nodes:
@@ -218,6 +246,15 @@ class Flattener:
                 self.nodes.append(scope.add(node, found))
             case WeightNode():
                 self.weight(node, scope)
+            case AppendNode() | NewestNode():
+                made = FlatForm(node, scope.values[node.value], fresh(node.output, scope), scope.prefix.rstrip("."))
+                self.nodes.append(scope.add(node, made))
+            case OnceNode():
+                start = len(self.nodes)
+                self.graph(node.body, scope, step)
+                self.once.update(self.nodes[start:])
+                given = [scope.values[v] for v in node.body.outputs if v is not None]
+                scope.values.update(zip(node.outputs, given, strict=True))
             case _:
                 pass  # conditions on sizes, proofs and losses leave no trace in what is run
 

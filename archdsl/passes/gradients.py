@@ -7,7 +7,7 @@ from collections import ChainMap
 from collections.abc import MutableMapping
 
 from archdsl.ir.graph import Value
-from archdsl.passes.flatten import FlatGraph, FlatParam, FlatScan
+from archdsl.passes.flatten import FlatForm, FlatGraph, FlatParam, FlatScan
 
 
 def wanting(graph: FlatGraph) -> dict[Value, bool]:
@@ -24,6 +24,9 @@ def _wanting(graph: FlatGraph, found: MutableMapping[Value, bool]) -> None:
             continue
         if isinstance(node, FlatScan):
             _of_scan(node, found)
+            continue
+        if isinstance(node, FlatForm):
+            found[node.output] = found.get(node.value, False)
             continue
         wants = any(w.weight.trained for w in node.weights.values()) or any(
             isinstance(v, Value) and found.get(v, False) and node.node.op.differentiates(node.node, i)

@@ -12,7 +12,7 @@ from math import isclose
 from typing import Any
 
 from archdsl.diagnostics import ArchError
-from archdsl.ir import dims, static
+from archdsl.ir import dims, reapplied, static
 from archdsl.ir import graph as ir
 from archdsl.ir.conditions import longest_sequence
 from archdsl.ir.dims import Expr, Num, Poly, Shape, expr_text
@@ -181,12 +181,8 @@ def inputs_of_op(node: ir.OpNode, at: BlockNames) -> Wrong:
 
 def results_of_op(node: ir.OpNode, at: BlockNames) -> Wrong:
     """Outputs and weights are those that the primitive has for these inputs and options."""
-    from archdsl.frontend.op_call import application
-
-    use = application(node)
     try:
-        due = [ir.Value(tuple(s), t) for s, t in zip(node.op.shapes(use), node.op.dtypes(use), strict=True)]
-        weights = node.op.weights(use)
+        due, weights = reapplied.results(node), reapplied.weights(node)
     except (ArchError, ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as problem:
         yield f"they cannot be computed: {problem}"
         return
@@ -319,10 +315,39 @@ def loss(node: ir.LossNode, at: BlockNames) -> Wrong:
         yield shown(node.value)
 
 
+# --- a step of decoding -----------------------------------------------------------------------------------------------
+
+
+def between_forms(node: ir.AppendNode | ir.NewestNode, at: BlockNames) -> Wrong:
+    """What is kept, and the newest positions of a tensor, differ from it in the size of one axis."""
+    sizes = [*node.value.shape]
+    other = node.output.shape[node.axis]
+    if equal(sizes[node.axis].value, other.value) or sizes[node.axis].static or other.static:
+        yield f"{shown(node.value)} and {shown(node.output)} along axis {node.axis}"
+    sizes[node.axis] = other
+    yield from differing("output", [node.output], [ir.Value(tuple(sizes), node.value.dtype)])
+
+
+def once(node: ir.OnceNode, at: BlockNames) -> Wrong:
+    """What is computed once has no inputs, and its results have the types of the outputs."""
+    yield from differing("inputs", node.body.inputs, ())
+    yield from differing("outputs", node.outputs, node.body.outputs)
+
+
+def kept_names(block: ir.Block, at: BlockNames) -> Wrong:
+    """What a block keeps has names, each of one thing."""
+    taken: set[str] = set()
+    for node, _, _ in runs(block.graph):
+        name = node.name if isinstance(node, ir.AppendNode | ir.OnceNode) else getattr(node, "kept", "")
+        if name in taken:
+            yield f"the name `{name}` of two things that are kept"
+        taken |= {name} - {""}
+
+
 Rule = Callable[[Any, BlockNames], Wrong]
 RULES: dict[type, tuple[Rule, ...]] = {
     ir.Model: (whole_model,),
-    ir.Block: (names_of_block, paths),
+    ir.Block: (names_of_block, paths, kept_names),
     ir.OpNode: (inputs_of_op, results_of_op, weights, uses_of_shared),
     ir.CallNode: (arguments, uses_of_shared),
     ir.LoopNode: (iterations,),
@@ -332,5 +357,8 @@ RULES: dict[type, tuple[Rule, ...]] = {
     ir.WeightNode: (uses_of_shared, reads_of_weights),
     ir.CheckNode: (check,),
     ir.LossNode: (loss,),
+    ir.AppendNode: (between_forms,),
+    ir.NewestNode: (between_forms,),
+    ir.OnceNode: (once,),
 }
 """The rules of each kind of part; `numbers_of` is one of all."""

@@ -15,7 +15,7 @@ from archdsl.ir.dims import Num
 from archdsl.ir.graph import Value
 from archdsl.ir.op import At, same
 from archdsl.passes.decode import DecodePlan
-from archdsl.passes.flatten import FlatNode, FlatOp, FlatScan
+from archdsl.passes.flatten import FlatNode, FlatOp, FlatParam, FlatScan
 from archdsl.passes.forms import ALL, NEW, has, is_time
 
 
@@ -29,7 +29,7 @@ def misread(node: FlatNode) -> ArchError:
 
 
 def span_of(node: FlatNode) -> Span | None:
-    return node.node.span if isinstance(node, FlatOp | FlatScan) else node.weight.node.span
+    return node.weight.node.span if isinstance(node, FlatParam) else node.node.span
 
 
 Readers = Mapping[Value, Sequence[tuple[FlatNode, int]]]
