@@ -5,6 +5,7 @@ numbers."""
 
 import random
 import re
+import subprocess
 import sys
 from typing import Any
 
@@ -394,6 +395,48 @@ model m(n = 4, k = 8)(x: [batch, time, 8]) { return x -> g(n) -> g(k) -> f(k / 2
     module.load_state_dict(meant.state_dict())
     x = torch.randn(2, 5, 8)
     assert torch.equal(module(x), meant(x))
+
+
+@pytest.mark.parametrize("demanded", [True, False])
+@pytest.mark.parametrize("size", ["n / k * (n / k) + 1", "(2 * (n / k) - 1) ** 2", "n / k * k", "abs(n / k - 9)"])
+def test_a_quotient_that_is_demanded_to_be_whole_is_one_of_integers(size: str, demanded: bool) -> None:
+    """Whatever is made of it: nothing is rounded then. What demands it is computed as it was."""
+    demand = "assert n % k == 0" if demanded else "assert n % 2 == 0"
+    text = f"""model m(n = 8, k = 2)(x: [batch, time, 8]) {{
+  {demand}
+  return (x -> linear({size}) -> linear(8)) * sqrt(n / k) }}"""
+    source = emit(archdsl.load(text=text))
+    assert "n // self.config.k" in source or not demanded
+    assert "round(" not in source or not demanded
+    made: Any = load_source(source)
+    own = sys.modules[made.__module__].Config
+    for n, k in ((12, 2), (6, 2), (12, 3)):
+        module, meant = made(own(n=n, k=k)), archdsl.to_torch(text=text, set={"n": n, "k": k})
+        module.load_state_dict(meant.state_dict())
+        x = torch.randn(2, 5, 8)
+        torch.testing.assert_close(module(x), meant(x))
+    if demanded:
+        with pytest.raises(AssertionError, match=r"multiple|n % k == 0"):
+            made(own(n=9, k=2))
+
+
+@pytest.mark.parametrize("said", [5, 75, 90, 104, 119])
+@pytest.mark.parametrize("terms", [1, 2, 4])
+@pytest.mark.parametrize("test", ["{} != 3", "({}) % 50 != 49"])
+def test_long_asserts_are_laid_out_as_ruff_does(test: str, terms: int, said: int) -> None:
+    """Those of the Config and those of a class."""
+    total = " + ".join(["a_number_that_is_long * half"] * terms)
+    text = f"""block f(a_number_that_is_long: int)(x: [batch, time, width]) -> [batch, time, width] {{
+  let half = floor(a_number_that_is_long / 2) + 1
+  assert {test.format(total)}, "{"so " * (said // 3)}"
+  return x -> linear(half) -> linear(width)
+}}
+model m(k = 3)(x: [batch, time, 8]) -> [batch, time, 8] {{ y = x -> f(k)  return y -> f(2 * k) }}"""
+    source = emit(archdsl.load(text=text))
+    assert "assert " in source
+    command = [sys.executable, "-m", "ruff", "format", "--isolated", "--no-cache", "--config", "line-length = 120", "-"]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
+    assert done.stdout == source
 
 
 def test_narrow_heads_behind_a_window() -> None:

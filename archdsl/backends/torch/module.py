@@ -201,7 +201,7 @@ class FileWriter:
                 continue
             if _is_whole(c):
                 (name,) = map(field_name, dims.free_names(c.left))
-                lines += _assertion(f"isinstance(self.{name}, int)", self.message(c.message))
+                lines.append(_assertion(f"isinstance(self.{name}, int)", self.message(c.message)))
                 continue
             left, right = text(a), text(b)
             bounds.setdefault((left, named_message(c)), []).append((c.op, right))
@@ -211,11 +211,11 @@ class FileWriter:
                 lines.append(f"        assert {least} {BACKWARDS[low]} {left} {high} {most}, {self.message(message)}")
                 continue
             for op, right in found:
-                lines += _assertion(f"{left} {op} {right}", self.message(message), f'"{quoted(message)}"')
+                lines.append(_assertion(f"{left} {op} {right}", self.message(message), f'"{quoted(message)}"'))
         for name, value in self.classes.choices.items():
             test = f"self.{field_name(name)} {'==' if isinstance(value, str) else 'is'} {literal(value)}"
             message = FIXED_NUMBER.replace("this number", f"{name} == {value}")
-            lines += _assertion(test, self.message(message), f'"{quoted(message)}"')
+            lines.append(_assertion(test, self.message(message), f'"{quoted(message)}"'))
         return ["", "    def __post_init__(self) -> None:", *lines] if lines else []
 
     def _sizes(self, names: Sequence[str]) -> list[str]:
@@ -596,14 +596,11 @@ class ClassWriter:
         raise AssertionError(f"no tensor knows {name}")
 
 
-def _assertion(test: str, *messages: str) -> list[str]:
-    """The lines of an assertion of `__post_init__`, with the first of some messages that fits into one line."""
+def _assertion(test: str, *messages: str) -> str:
+    """The line of an assertion of `__post_init__`, with the first of some messages that fits into it."""
     start = f"        assert {test}, "
     fitting = next((message for message in messages if len(start + message) <= WIDTH), None)
-    if fitting is None and len(start) < WIDTH:
-        start = f"        {laid_out(f'assert {test}, 0', 2 * WIDTH)}".removesuffix("0")
-        return [f"{start}(", f"            {messages[0]}", "        )"]
-    return [start + (fitting or messages[-1])]
+    return start + (fitting or messages[0 if len(start) < WIDTH else -1])
 
 
 def _sized(known: Mapping[str, Tree], x: Any) -> Any:

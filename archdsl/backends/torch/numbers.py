@@ -209,7 +209,7 @@ class Numbers:
     def tree(self, n: NumberLeaf, init: bool) -> Tree:
         """An expression as Python, in `__init__` or in `forward`."""
         quotients: Quotients = "real" if n.real else "sizes" if isinstance(n.value, Poly) else "whole"
-        made: Tree = self.spelled_by(n.expr, quotients, HyperLeaf if init else self._name)
+        made: Tree = self.spelled_by(self._floored(n.expr), quotients, HyperLeaf if init else self._name)
         return made
 
     def computed(self, name: str) -> Tree:
@@ -255,6 +255,22 @@ class Numbers:
         while self._parts and not self._parts.keys().isdisjoint(dims.free_names(expr)):
             expr = dims.substitute(expr, self._parts)
         return expr
+
+    @cached_property
+    def _demanded(self) -> Collection[Expr]:
+        """Remainders that the block demands to be 0."""
+        zero = (c.left for c in (*self.block.asserts, *self.block.decisions) if c.op == "==" and c.right == Lit("0"))
+        return {e for e in zero if isinstance(e, Bin) and e.op == "%"}
+
+    def _floored(self, expr: Expr) -> Expr:
+        """Return an expression whose quotients are rounded down where they are demanded to be whole; those in a
+        remainder stay, since it may be what demands it."""
+        if isinstance(expr, Fn):
+            return Fn(expr.name, tuple(map(self._floored, expr.args)))
+        if not isinstance(expr, Bin) or expr.op == "%":
+            return expr
+        op = "//" if expr.op == "/" and Bin("%", expr.left, expr.right) in self._demanded else expr.op
+        return Bin(op, self._floored(expr.left), self._floored(expr.right))
 
     def _runs(self, name: str) -> bool:
         """Whether a name that the block computes is computed from run-time sizes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import keyword
 import re
@@ -115,11 +116,28 @@ def lines_laid_out(source: str) -> str:
         else:
             statement = line.lstrip()
             indent = line[: -len(statement)]
+            if statement.startswith("assert "):
+                parts = _assertion_laid_out(statement, WIDTH - len(indent)).splitlines()
+                found += (f"{indent}{part}" for part in parts)
+                continue
             head = statement.startswith(("class ", "def ", "for ", "if "))
             parts = laid_out(f"{statement}\n    pass" if head else statement, WIDTH - len(indent)).splitlines()
             found += (f"{indent}{part}" for part in parts[: -1 if head else None])
         in_docstring ^= quotes % 2 == 1
     return "\n".join(found)
+
+
+def _assertion_laid_out(statement: str, width: int) -> str:
+    """Lay out an assertion with a message as `ruff` does; `black` breaks the test where the message is too long."""
+    (node,) = ast.parse(statement).body
+    assert isinstance(node, ast.Assert)
+    assert node.msg is not None
+    data = statement.encode()
+    message = data[node.msg.col_offset :].decode()
+    test = laid_out(f"{data[: node.msg.col_offset].decode()}0", width).removesuffix("0")
+    if len(test.rpartition("\n")[2] + message) <= width:
+        return test + message
+    return f"{test}(\n    {message}\n)"
 
 
 @lru_cache(maxsize=1024)  # many files of a process have the same parts
