@@ -55,7 +55,6 @@ from archdsl.ir.static import each_number, numbers_of
 from archdsl.ir.walk import block_tensors
 from archdsl.passes.cut import minimum_cut
 from archdsl.passes.dce import live
-from archdsl.passes.flatten import FlatGraph, unroll_all, violations
 from archdsl.passes.forms import ALL, FIXED, NEW, Form, Forms, blame, has, own_axis, reads_numbers, refuse, shown
 from archdsl.passes.sequence import DecodedSequence
 
@@ -100,34 +99,6 @@ def stepped(model: Model) -> Stepped:
     sequence = DecodedSequence.of(model)
     found = _Stepper(model, sequence.time).found
     sequence.demand_known()
-    return found
-
-
-class FlatStep(Entity):
-    """A step of decoding, unrolled."""
-
-    before: FlatGraph
-    """What the first step computes for all: its outputs are read in every step."""
-    step: FlatGraph
-    """Its inputs are the model's that each step takes, then the outputs of `before`."""
-
-
-@lru_cache(maxsize=4)
-def unroll_step(step: Stepped) -> FlatStep:
-    """Return a step with each call written out; the last few are remembered."""
-    graph, _, once = unroll_all(step.model)
-    taken = tuple(v for v in graph.inputs if any(step.has(d) for d in v.shape))
-    early = {v for n in once for v in n.outputs} | {*graph.inputs} - {*taken}
-    nodes = live([n for n in graph.nodes if n not in once], graph.outputs)
-    read = (v for n in nodes for v in n.inputs)
-    crossing = tuple(dict.fromkeys(v for v in read if isinstance(v, Value) and v in early))
-    first = tuple(v for v in graph.inputs if v not in taken)
-    found = FlatStep(
-        FlatGraph(first, live(graph.nodes, crossing), crossing),
-        FlatGraph((*taken, *crossing), nodes, graph.outputs),
-    )
-    for part in (found.before, found.step):
-        verify.checked(part, violations, "unrolling a step")
     return found
 
 

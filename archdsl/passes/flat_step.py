@@ -1,0 +1,232 @@
+"""A step of decoding unrolled, and what is read off its nodes: what it keeps, layer by layer; which keys and values are
+projections of what it keeps; what is made of positions alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from functools import cached_property, lru_cache
+from typing import Literal
+
+from archdsl.frozen import Entity
+from archdsl.ir import verify
+from archdsl.ir.dims import Shape
+from archdsl.ir.graph import AppendNode, Value
+from archdsl.passes.dce import live
+from archdsl.passes.flatten import FlatForm, FlatGraph, FlatNode, FlatOp, FlatScan, unroll_all, violations
+from archdsl.passes.forms import has, reads_numbers, refuse, shown
+from archdsl.passes.step import Stepped
+
+
+class Kept(Entity):
+    """A tensor that one step hands to the next."""
+
+    kind: Literal["cache", "state"]
+    node: FlatForm | FlatOp | FlatScan
+    """What appends to it, or the recurrence."""
+    role: str
+    """`key` or `value` of attention, or what the tensor or the state is called."""
+    shape: Shape
+    """Of a cache with all positions."""
+    dtype: str
+    layer: int
+    path: str
+    """Of the block that reads it."""
+    axis: int = 0
+    """Of a cache, that of its positions."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.layer}.{self.role}"
+
+
+class Latent(Entity):
+    """Attention whose keys and values are projections of what `base` appends: `chain` are the ops between."""
+
+    base: tuple[FlatForm, ...]
+    chain: tuple[FlatOp, ...]
+
+
+class FlatStep(Entity):
+    """A step of decoding, unrolled."""
+
+    of: Stepped
+    before: FlatGraph
+    """What the first step computes for all: its outputs are read in every step."""
+    step: FlatGraph
+    """Its inputs are the model's that each step takes, then the outputs of `before`."""
+    makers: Mapping[Value, FlatNode] = field(repr=False)
+    """Of the tensors of `step`."""
+
+    @property
+    def taken(self) -> list[Value]:
+        """The model's inputs that every step takes, in their order; the others only the first, and padding none."""
+        once = {*self.before.outputs}
+        return [v for v in self.step.inputs if v.dtype != "padding" and v not in once]
+
+    @property
+    def ids(self) -> Value | None:
+        """The input of tokens that every step takes."""
+        return next((v for v in self.taken if v.dtype == "token"), None)
+
+    def is_new(self, value: Value) -> bool:
+        """Whether a tensor has the new positions along an axis."""
+        return any(has(d, self.of.new) for d in value.shape)
+
+    def of_all(self, value: Value) -> list[int]:
+        """The axes of a tensor along which it has all positions."""
+        return [i for i, d in enumerate(value.shape) if has(d, self.of.all)]
+
+    @cached_property
+    def positional(self) -> set[Value]:
+        """Tensors made of positions alone, without an axis of the batch."""
+        batch = self.step.inputs[0].shape[0].value
+        once = {*self.before.outputs}
+        moving = {v for v in self.step.inputs if v not in once}
+        found: set[Value] = set()
+        for node in self.step.nodes:
+            read = [v for i, v in enumerate(node.inputs) if isinstance(v, Value) and _reads(node, i)]
+            timed = any(map(self.of.has, (d for v in node.outputs for d in v.shape)))
+            rows = isinstance(node, FlatOp) and all(
+                v.rank and v.shape[0].value == batch and sum(map(self.of.has, v.shape)) == 1 for v in node.outputs
+            )
+            if rows or any(v in moving for v in read):
+                moving.update(node.outputs)
+            elif timed or any(v in found for v in node.inputs):
+                found.update(node.outputs)
+        return found
+
+    @cached_property
+    def latents(self) -> dict[FlatOp, Latent]:
+        """Attention that reads what its keys and values are projections of."""
+        found: dict[FlatOp, Latent] = {}
+        appended = {n.output: n for n in self.step.nodes if isinstance(n, FlatForm) and isinstance(n.node, AppendNode)}
+        chain: dict[Value, FlatOp] = {}
+        for node in self.step.nodes:
+            if not isinstance(node, FlatOp):
+                continue
+            if node.node.op.reads_latent(node.node):
+                kept = [node.tensor(i) for i in sorted(node.node.op.cached_inputs(node.node))]
+                if any(v in chain for v in kept):
+                    found[node] = self._between(kept, appended, chain)
+            elif any(v in appended or v in chain for v in node.inputs) and all(map(self._is_whole, node.outputs)):
+                chain.update(dict.fromkeys(node.outputs, node))
+        return found
+
+    def _is_whole(self, value: Value) -> bool:
+        return len(self.of_all(value)) == 1 and not self.is_new(value)
+
+    def _between(self, kept: list[Value], appended: Mapping[Value, FlatForm], chain: Mapping[Value, FlatOp]) -> Latent:
+        base: set[FlatForm] = set()
+        inside: set[FlatOp] = set()
+        todo = [*kept]
+        while todo:
+            value = todo.pop()
+            if value in appended:
+                base.add(appended[value])
+            elif value in chain and chain[value] not in inside:
+                inside.add(chain[value])
+                todo += [v for v in chain[value].inputs if isinstance(v, Value)]
+        order = [*self.step.nodes]
+        return Latent(
+            tuple(n for n in order if isinstance(n, FlatForm) and n in base),
+            tuple(n for n in order if isinstance(n, FlatOp) and n in inside),
+        )
+
+    @cached_property
+    def chain(self) -> set[FlatNode]:
+        """Ops that compute keys and values from what they are projections of."""
+        return {n for latent in self.latents.values() for n in latent.chain}
+
+    @cached_property
+    def kept(self) -> list[Kept]:
+        """All that is kept, layer by layer: of each first what is appended."""
+        caches: dict[FlatForm, Kept] = {}
+        states: list[Kept] = []
+        layer = -1
+
+        def append(form: FlatForm, reader: FlatOp | FlatScan, role: str) -> None:
+            node = form.node
+            assert isinstance(node, AppendNode)
+            value = form.output
+            name = role or form.value.name or node.name
+            if form not in caches:
+                caches[form] = Kept("cache", form, name, value.shape, value.dtype, layer, reader.path, node.axis)
+
+        for node in self.step.nodes:
+            if not isinstance(node, FlatOp | FlatScan) or node in self.chain:
+                continue
+            roles = node.node.op.cached_inputs(node.node) if isinstance(node, FlatOp) else {}
+            keeps = any(self.of_all(v) for i in roles if isinstance(v := node.inputs[i], Value))
+            layer += keeps
+            latent = self.latents.get(node) if isinstance(node, FlatOp) else None
+            for form in latent.base if latent is not None else ():
+                append(form, node, "")
+            for i, value in enumerate(node.inputs):
+                maker = self.makers.get(value) if isinstance(value, Value) else None
+                if isinstance(maker, FlatForm) and isinstance(maker.node, AppendNode):
+                    role = roles.get(i, (0, ""))[1]
+                    layer += not role and maker not in caches
+                    append(maker, node, role)
+            if node.node.kept:
+                layer += not keeps
+                states += _states(node, layer)
+        return sorted((*caches.values(), *states), key=lambda k: k.layer)
+
+    def tail(self) -> tuple[int, tuple[Value, ...]]:
+        """Where the nodes of a step begin that look at no position but their own, up to its end, and the tensors
+        [batch, new, …] that they read of those before: of each row one place can be taken from these, and the others
+        left out.
+
+        Raises ArchError E0504 where the output itself has its positions along another axis."""
+        nodes, (output,) = self.step.nodes, self.step.outputs
+        first = len(nodes)
+        while first and self._is_own(nodes[first - 1]):
+            first -= 1
+        while True:
+            made = {v for n in nodes[first:] for v in n.outputs}
+            ends = [v for n in nodes[first:] for v in n.inputs if isinstance(v, Value)] + [output]
+            found = tuple(dict.fromkeys(v for v in ends if v not in made and self.is_new(v)))
+            if all(has(v.shape[1], self.of.new) for v in found):
+                return first, found
+            if first == len(nodes):
+                raise refuse(f"the positions of {shown(output)}, the output, are not along its second axis")
+            first += 1
+
+    def _is_own(self, node: FlatNode) -> bool:
+        """Whether a node looks at no position but its own."""
+        if isinstance(node, FlatForm | FlatScan) or (isinstance(node, FlatOp) and node.node.kept):
+            return False
+        tensors = [v for v in node.inputs if isinstance(v, Value)]
+        return not any(v in self.positional for v in tensors) and not any(map(self.of_all, (*tensors, *node.outputs)))
+
+
+@lru_cache(maxsize=4)
+def unroll_step(step: Stepped) -> FlatStep:
+    """Return a step with each call written out; the last few are remembered."""
+    graph, _, once = unroll_all(step.model)
+    taken = tuple(v for v in graph.inputs if any(map(step.has, v.shape)))
+    early = {v for n in once for v in n.outputs} | {*graph.inputs} - {*taken}
+    nodes = live([n for n in graph.nodes if n not in once], graph.outputs)
+    read = (v for n in nodes for v in n.inputs)
+    crossing = tuple(dict.fromkeys(v for v in read if isinstance(v, Value) and v in early))
+    first = tuple(v for v in graph.inputs if v not in taken)
+    before = FlatGraph(first, live(graph.nodes, crossing), crossing)
+    found = FlatGraph((*taken, *crossing), nodes, graph.outputs)
+    for part in (before, found):
+        verify.checked(part, violations, "unrolling a step")
+    return FlatStep(step, before, found, {v: n for n in nodes for v in n.outputs})
+
+
+def _states(node: FlatOp | FlatScan, layer: int) -> list[Kept]:
+    """What a recurrence hands on."""
+    if isinstance(node, FlatOp):
+        states = [(s.name, s.shape, s.dtype) for s in node.node.op.states(node.node)]
+    else:
+        carried = enumerate(node.body.inputs[: len(node.starts)])
+        states = [(v.name or f"state_{i}", v.shape, v.dtype) for i, v in carried]
+    return [Kept("state", node, *state, layer, node.path) for state in states]
+
+
+def _reads(node: FlatNode, i: int) -> bool:
+    return not isinstance(node, FlatOp) or reads_numbers(node.node, i)
