@@ -264,6 +264,19 @@ def test_what_holds_of_a_named_product_is_not_asserted(inner: str, said: bool) -
     assert ("must be a multiple of" in emit(model)) == said
 
 
+@pytest.mark.parametrize(("of_keys", "asserted"), [("n", False), ("k", True)])
+def test_what_holds_for_all_numbers_is_not_asserted(of_keys: str, asserted: bool) -> None:
+    """`n % n == 0`, where a block is given one number twice."""
+    source = emit(
+        archdsl.load(
+            text=f"""
+block layer(a, b) {{ attention: gqa(heads: a, kv_heads: b)  mask: full  ffn: mlp(hidden: 16) }}
+model m(n = 4, k = 2)(x: [batch, time, 16]) {{ for l in 2 * layer(a: n, b: {of_keys}) {{ x = x -> l }}  return x }}"""
+        )
+    )
+    assert ("must be a multiple of kv_heads" in source) == asserted
+
+
 def test_a_refused_config_says_what_holds() -> None:
     """In a sentence; a field that changes nothing any more is refused as well."""
     text = spec("n = 0, k = 4", "return x -> dropout(n) -> split_heads(k) -> merge_heads")

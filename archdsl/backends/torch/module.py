@@ -429,7 +429,8 @@ class ClassWriter:
         own = [s for s in self.made.init if isinstance(s, Check) and s.message not in said]
         for check in own + self.made.demands:
             checks.setdefault(self.resolved(mapped(check.test, self._spelled)), check.message)
-        checks = {t: m for t, m in checks.items() if any(True for _ in _words(t)) and t not in self.file.asserted}
+        known = {t for t in checks if t in self.file.asserted or _is_trivial(t) or not [*_words(t)]}
+        checks = {t: m for t, m in checks.items() if t not in known}
         computed = {word(argument(n)): t for n, t in self.local.items() if n not in self.twins}
         self.kept = {t: PyNode("Attribute", (SELF, n)) for n, t in self.settings.items() if t in computed}
         made = [(s, self.resolved(s.tree if isinstance(s, Make) else s.expr)) for s in steps]
@@ -601,6 +602,16 @@ def _assertion(test: str, *messages: str) -> str:
     start = f"        assert {test}, "
     fitting = next((message for message in messages if len(start + message) <= WIDTH), None)
     return start + (fitting or messages[0 if len(start) < WIDTH else -1])
+
+
+def _is_trivial(test: Any) -> bool:
+    """Whether a test holds whatever its names are: `n == n`, `n % n == 0`."""
+    if not isinstance(test, PyNode) or test.kind != "Compare" or test.fields[1] != (PyNode("Eq", ()),):
+        return False
+    left, (right,) = test.fields[0], test.fields[2]
+    if right == py("0") and isinstance(left, PyNode) and left.kind == "BinOp" and left.fields[1] == PyNode("Mod", ()):
+        left, right = left.fields[0], left.fields[2]
+    return bool(left == right)
 
 
 def _sized(known: Mapping[str, Tree], x: Any) -> Any:
