@@ -23,7 +23,8 @@ from archdsl.ir.graph import Model, OpNode, Value
 from archdsl.ir.masks import INPUTS
 from archdsl.ir.op import Example, Primitive
 from archdsl.ops import registry
-from archdsl.passes.decode import _own, plan
+from archdsl.passes.decode import plan
+from archdsl.passes.forms import own_axis
 from archdsl.run.onnx import chunks_of
 from archdsl.run.sequences import Sequences
 
@@ -51,7 +52,7 @@ def own_places(name: str, example: Example, model: Model, module: Any, node: OpN
         before = outputs_of(module, inputs)
         for key, value in model.inputs:
             claims = [
-                (axis, None if read is not None and read.earlier else _own(read))
+                (axis, None if read is not None and read.earlier else own_axis(read))
                 for i, v in enumerate(node.inputs)
                 if v is value
                 for axis, read in enumerate(node.op.reads(node)[i])
