@@ -60,8 +60,9 @@ from archdsl.diagnostics import ArchError
 from archdsl.frontend import load
 from archdsl.frontend.modules import models
 from archdsl.ir.graph import Model
-from archdsl.passes.decode import DecodePlan, is_time, planned
+from archdsl.passes.decode import DecodePlan, planned
 from archdsl.run.load import load_source
+from archdsl.run.sequences import Sequences
 from archdsl.run.torch_decoder import TorchDecoder
 
 LIST = Path(__file__).with_suffix(".txt")
@@ -221,7 +222,7 @@ def _of_onnx(model: Model, found: Verdict) -> None:
         found.refused["onnx"] = _said(model, problem)
         return
     found.modes.add("onnx chunks")
-    own = [n for n, v in model.inputs if v.dtype == "padding" and any(is_time(d, steps.time) for d in v.shape)]
+    own = [n for n, v in model.inputs if v.dtype == "padding" and n in Sequences(steps).moving]
     if own:
         found.refused["onnx left, right"] = f"takes `{own[0]}` of its own"
     elif "attention_mask" in {x.name for x in step.inputs}:
