@@ -20,7 +20,9 @@ from archdsl.backends.torch import Extras, emit
 from archdsl.estimates.params import vocabulary
 from archdsl.ir.dims import evaluate
 from archdsl.ir.graph import Model
-from archdsl.passes.decode import plan, planned
+from archdsl.passes.decode import planned
+from archdsl.passes.flat_step import unroll_step
+from archdsl.passes.step import stepped
 from archdsl.run.load import load_source
 from archdsl.run.onnx_decoder import Decoder
 from archdsl.run.torch_decoder import TorchDecoder
@@ -80,7 +82,7 @@ def decoder(model: Model, module: torch.nn.Module, **options: Any) -> Decoder:
         data = serialized(written)
         check(data)
         sessions[name] = session(data)
-    return Decoder(plan(model), sessions)
+    return Decoder(unroll_step(stepped(model)), sessions)
 
 
 def differences(
@@ -96,7 +98,7 @@ def differences(
     graphs that give their output at each row's last position alone are from those that give all."""
     module = module or module_of(model)
     time, first = sum(chunks), chunks[0]
-    sizes = {"batch": 2, "time": 8, "frames": 8, plan(model).time.name: time}
+    sizes = {"batch": 2, "time": 8, "frames": 8, planned(model).time.name: time}
     tensors = inputs or inputs_for(model, sizes)
     whole = first_output(module, tensors)
     scale = max(1.0, float(np.abs(whole).max()))

@@ -47,9 +47,8 @@ from zoo import sizes, tiny
 
 import archdsl
 from archdsl.backends.huggingface.module import LibraryWriter
-from archdsl.backends.onnx.positions import RowsUnsupportedError
 from archdsl.backends.onnx.seq2seq import DECODER, ENCODER, unlike, write_pair
-from archdsl.backends.onnx.step import StepWriter, write_steps
+from archdsl.backends.onnx.step import RowsUnsupportedError, StepWriter, write_steps
 from archdsl.backends.onnx.store import inline, serialized
 from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.backends.torch import Extras, emit
@@ -60,7 +59,9 @@ from archdsl.diagnostics import ArchError
 from archdsl.frontend import load
 from archdsl.frontend.modules import models
 from archdsl.ir.graph import Model
-from archdsl.passes.decode import DecodePlan, planned
+from archdsl.passes.decode import planned
+from archdsl.passes.flat_step import FlatStep, unroll_step
+from archdsl.passes.step import stepped
 from archdsl.run.load import load_source
 from archdsl.run.sequences import Sequences
 from archdsl.run.torch_decoder import TorchDecoder
@@ -216,19 +217,19 @@ def _settled(model: Model, sections: frozenset[Name]) -> FileWriter:
 
 def _of_onnx(model: Model, found: Verdict) -> None:
     try:
-        steps = planned(model)
+        steps = unroll_step(stepped(model))
         step = write_steps(model, GraphOptions(), steps)["model"].model.graph
     except ArchError as problem:
         found.refused["onnx"] = _said(model, problem)
         return
     found.modes.add("onnx chunks")
-    own = [n for n, v in model.inputs if v.dtype == "padding" and n in Sequences(steps).moving]
+    own = [n for n, v in model.inputs if v.dtype == "padding" and n in Sequences(model, steps.of.time).moving]
     if own:
         found.refused["onnx left, right"] = f"takes `{own[0]}` of its own"
     elif "attention_mask" in {x.name for x in step.inputs}:
         found.modes |= {"onnx left", "onnx right"}
     else:
-        found.refused["onnx left, right"] = _whole_rows(model, steps)
+        found.refused["onnx left, right"] = _whole_rows(steps)
     if steps.before.outputs:
         if why := unlike(steps):
             found.refused["onnx pair"] = why
@@ -236,10 +237,10 @@ def _of_onnx(model: Model, found: Verdict) -> None:
             found.modes.add("onnx pair")
 
 
-def _whole_rows(model: Model, steps: DecodePlan) -> str:
+def _whole_rows(steps: FlatStep) -> str:
     """Why the rows of a step have the same length."""
     try:
-        StepWriter(model, GraphOptions(), steps, by_row=True).whole()
+        StepWriter(steps, GraphOptions(), by_row=True).whole()
     except RowsUnsupportedError as problem:
         return f"`{problem}` takes no positions that differ by row"
     return "no op looks at positions"
@@ -299,13 +300,13 @@ def drawn(model: Model) -> dict[str, Tensor]:
 def _run_pair(model: Model) -> dict[str, float]:
     """Steps that compute keys and values of the encoder the first time, and hand them on."""
     module, inputs = module_of(model), drawn(model)
-    whole, steps = first_output(module, inputs), planned(model)
+    whole, steps = first_output(module, inputs), unroll_step(stepped(model))
     graphs = {}
     arrays = {k: t.detach().numpy() for k, t in module.state_dict().items()}
-    for name, written in write_pair(model, steps, GraphOptions()).items():
+    for name, written in write_pair(steps, GraphOptions()).items():
         inline(written, arrays)
         graphs[name] = session(serialized(written))
-    names = {v: n for n, v in model.inputs}
+    names = steps.names
     read = {v.dtype: inputs[names[v]].numpy() for v in steps.before.inputs}
     mask = read.get("padding", np.ones_like(read["token"])).astype(np.int64)
     own = {i.name for i in graphs[ENCODER].get_inputs()}

@@ -18,7 +18,8 @@ from zoo import tiny
 import archdsl
 from archdsl.backends.onnx.names import names_of
 from archdsl.diagnostics import ArchError
-from archdsl.passes.decode import plan
+from archdsl.passes.flat_step import unroll_step
+from archdsl.passes.step import stepped
 
 ENCODER = """
 model encoder(width = 32, layers = 2)
@@ -222,4 +223,5 @@ def test_what_is_kept_is_numbered_layer_by_layer() -> None:
       {recurrence}
       return x -> linear(20)
     }}"""
-    assert [e.layer for e in plan(archdsl.load(text=text)).entries()] == [0, 1, 1, 2, 3, 3, 4]
+    step = unroll_step(stepped(archdsl.load(text=text)))
+    assert [k.layer for k in step.kept] == [0, 1, 1, 2, 3, 3, 4]

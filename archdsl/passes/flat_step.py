@@ -4,18 +4,22 @@ projections of what it keeps; what is made of positions alone."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property, lru_cache
 from typing import Literal
 
+from archdsl.diagnostics import ArchError
 from archdsl.frozen import Entity
 from archdsl.ir import verify
-from archdsl.ir.dims import Shape
-from archdsl.ir.graph import AppendNode, Value
+from archdsl.ir.dims import Num, Shape, Symbol, of_atom, with_symbol
+from archdsl.ir.dims import Value as Size
+from archdsl.ir.graph import AppendNode, Model, OpNode, Value
+from archdsl.ir.op import At, same
+from archdsl.ir.static import each_number
 from archdsl.passes.dce import live
 from archdsl.passes.flatten import FlatForm, FlatGraph, FlatNode, FlatOp, FlatScan, unroll_all, violations
-from archdsl.passes.forms import has, reads_numbers, refuse, shown
-from archdsl.passes.step import Stepped
+from archdsl.passes.forms import Forms, has, reads_numbers, refuse, shown
+from archdsl.passes.step import Stepped, stepped
 
 
 class Kept(Entity):
@@ -69,6 +73,17 @@ class FlatStep(Entity):
         """The input of tokens that every step takes."""
         return next((v for v in self.taken if v.dtype == "token"), None)
 
+    @cached_property
+    def names(self) -> dict[Value, str]:
+        """What the model calls its inputs."""
+        names = (name for name, _ in self.of.whole.inputs)
+        return dict(zip((v for _, v in self.of.model.inputs), names, strict=True))
+
+    def form_of(self, value: Value) -> FlatForm | None:
+        """What appends the new positions of a tensor that is kept."""
+        maker = self.makers.get(value)
+        return maker if isinstance(maker, FlatForm) and isinstance(maker.node, AppendNode) else None
+
     def is_new(self, value: Value) -> bool:
         """Whether a tensor has the new positions along an axis."""
         return any(has(d, self.of.new) for d in value.shape)
@@ -94,6 +109,47 @@ class FlatStep(Entity):
                 moving.update(node.outputs)
             elif timed or any(v in found for v in node.inputs):
                 found.update(node.outputs)
+        return found
+
+    def spreads(self, node: FlatOp) -> bool:
+        """Whether an op makes an axis of the batch of one of size 1, and nothing else, of what is made of positions:
+        with positions counted by row it is there already."""
+        x = node.inputs[0] if node.inputs else None
+        if not isinstance(x, Value) or x not in self.positional or not node.node.op.moves:
+            return False
+        own = node.outputs[0] not in self.positional and node.outputs[0].rank == x.rank
+        return own and [*node.node.op.reads(node.node)] == [(At(), *(same(i) for i in range(1, x.rank)))]
+
+    @cached_property
+    def beside(self) -> set[FlatNode]:
+        """Nodes that read queries or keys by their distance, or compute with indices of keys: no padding may stand
+        between two of them."""
+        of = self.of
+        forms = Forms(of.time, self.step.inputs[0].shape[0].value)
+        whole = dict.fromkeys((of.new, of.all), of_atom(of.time))
+        found: set[FlatNode] = set()
+        indices: set[Value] = set()
+        for node in self.step.nodes:
+            if isinstance(node, FlatForm) and node.value in indices:
+                indices.add(node.output)
+            if isinstance(node, FlatScan) and not indices.isdisjoint(node.inputs):
+                found.add(node)
+            if not isinstance(node, FlatOp) or any(v in self.positional for v in node.outputs):
+                continue
+            if any(sum(map(of.has, v.shape)) == 2 for v in node.outputs):
+                one = resized(node.node, whole)
+                found |= {node} if forms.distance(one, 0) or forms.distance(one, 1) else set()
+            op, read = node.node.op, not indices.isdisjoint(v for v in node.inputs if isinstance(v, Value))
+            first = node.inputs[0] if node.inputs else None
+            of_keys = isinstance(first, Value) and bool(self.of_all(first))
+            if op.indices and of_keys:
+                indices.update(node.outputs[i] for i in op.indices)
+            elif read and op.moves:
+                indices.update(node.outputs)
+            elif read:
+                every = any(map(self.of_all, node.outputs))
+                table = op.chosen and of_keys and first not in self.positional
+                found |= {node} if op.elementwise or not (every or table) else set()
         return found
 
     @cached_property
@@ -216,6 +272,37 @@ def unroll_step(step: Stepped) -> FlatStep:
     for part in (before, found):
         verify.checked(part, violations, "unrolling a step")
     return FlatStep(step, before, found, {v: n for n in nodes for v in n.outputs})
+
+
+def decode_step(model: Model) -> tuple[FlatStep | None, str | None]:
+    """Return a step of a model, unrolled; None, and why, where there is none."""
+    try:
+        return unroll_step(stepped(model)), None
+    except ArchError as problem:
+        if problem.diagnostics[0].code != "E0504":
+            raise
+        return None, problem.diagnostics[0].message
+
+
+def resized(node: OpNode, sizes: Mapping[Symbol, Size]) -> OpNode:
+    """An op with other sizes in place of symbols."""
+
+    def number(n: Num) -> Num:
+        value = n.value
+        for each, size in sizes.items():
+            value = with_symbol(value, each.name, size)
+        return Num(value, n.expr, n.origin)
+
+    def tensor(value: Value) -> Value:
+        return replace(value, shape=tuple(map(number, value.shape)))
+
+    return replace(
+        node,
+        inputs=tuple(tensor(v) if isinstance(v, Value) else each_number(v, number) for v in node.inputs),
+        outputs=tuple(map(tensor, node.outputs)),
+        options=each_number(node.options, number),
+        axes=each_number(node.axes, number),
+    )
 
 
 def _states(node: FlatOp | FlatScan, layer: int) -> list[Kept]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from archdsl.backends.onnx.write import Written
-    from archdsl.passes.decode import DecodePlan
+    from archdsl.passes.flat_step import FlatStep
     from archdsl.run.onnx_decoder import Decoder
     from archdsl.run.sequences import Sequences
 
@@ -153,7 +153,7 @@ class Graphs(NamedTuple):
     exact: dict[str, Written]
     """The same, whose products with matrices of few bits do not round their inputs."""
     numbers: Path
-    steps: DecodePlan | None
+    steps: FlatStep | None
     no_decode: str | None
     """Why there are no steps."""
 
@@ -218,15 +218,14 @@ def _whole(
     return {name: value.numpy() for name, value in found.items()}, bound.session.get_providers()
 
 
-def _step_graphs(
-    model: Model, graphs: dict[str, Written], options: GraphOptions
-) -> tuple[DecodePlan | None, str | None]:
+def _step_graphs(model: Model, graphs: dict[str, Written], options: GraphOptions) -> tuple[FlatStep | None, str | None]:
     """Add the graphs of a step; how the model is taken step by step, or why it is not."""
     from archdsl.backends.onnx.step import write_steps
-    from archdsl.passes.decode import plan
+    from archdsl.passes.flat_step import unroll_step
+    from archdsl.passes.step import stepped
 
     try:
-        steps = plan(model)
+        steps = unroll_step(stepped(model))
         graphs |= write_steps(model, options, steps)
     except ArchError as problem:
         first = problem.diagnostics[0]
@@ -236,7 +235,7 @@ def _step_graphs(
     return steps, None
 
 
-def open_decoder(made: Graphs, steps: DecodePlan, device: str) -> Decoder:
+def open_decoder(made: Graphs, steps: FlatStep, device: str) -> Decoder:
     """The graphs of a step, loaded."""
     from archdsl.run.onnx_decoder import Decoder
 
@@ -423,7 +422,7 @@ def chunks_of(sequences: Sequences, inputs: Mapping[str, NDArray[Any]]) -> list[
     """The prompt, then token by token. No condition of the model refuses the prompt."""
     from archdsl.estimates.flops import refusal
 
-    model, name = sequences.model, sequences.plan.time.name
+    model, name = sequences.model, sequences.time.name
     sizes = {str(d.value): n for key, v in model.inputs for d, n in zip(v.shape, inputs[key].shape, strict=True)}
     time = sizes[name]
     prompt = time - min(STEPS, time // 2)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from archdsl.backends.onnx.step import entries
-from archdsl.ir.dims import Poly, evaluate
-from archdsl.passes.decode import DecodePlan
+from archdsl.ir.dims import evaluate
+from archdsl.passes.flat_step import FlatStep
 from archdsl.run.binding import NUMPY, BoundSession
 from archdsl.run.sequences import Sequences
 
@@ -23,11 +22,12 @@ if TYPE_CHECKING:
 class Decoder(Sequences):
     """The graphs of `write_steps` in sessions of onnxruntime: `model`, and `encoder` where there is one."""
 
-    def __init__(self, steps: DecodePlan, sessions: Mapping[str, Any]) -> None:
-        super().__init__(steps)
+    def __init__(self, steps: FlatStep, sessions: Mapping[str, Any]) -> None:
+        super().__init__(steps.of.whole, steps.of.time)
+        self.steps = steps
         self.step = BoundSession(sessions["model"])
         self.encoder = BoundSession(sessions["encoder"]) if "encoder" in sessions else None
-        self.ids = next((n for n, v in self.model.inputs if v is steps.ids), None)
+        self.ids = None if steps.ids is None else steps.names[steps.ids]
         """The input of the model that a step calls `input_ids`."""
         own = {n for n, v in self.model.inputs if v.dtype == "padding"}
         self.padded = "attention_mask" in self.step.inputs and not own & self.moving.keys()
@@ -74,14 +74,13 @@ class Decoder(Sequences):
         """Return the empty caches that the first step is given, by the name of its input."""
         shapes = ((v.shape, inputs[name].shape) for name, v in self.model.inputs)
         sizes = {str(d.value): n for dims, found in shapes for d, n in zip(dims, found, strict=True)}
-        kept = [d.value for entry in self.plan.entries() for _, shape, _ in entries(entry) for d in shape]
-        known = {str(d): int(evaluate(d, sizes)) for d in kept if isinstance(d, Poly)}  # `2 * batch`, too
-        known |= {"batch_size": len(next(iter(inputs.values()))), "past_sequence_length": 0}
-        return {
-            name: self.step.tensor(name, np.zeros([known.get(d, d) for d in i.shape], NUMPY[i.type]))
-            for name, i in self.step.inputs.items()
-            if name.replace("past_key_values.", "present.", 1) in self.step.outputs
-        }
+        sizes[self.steps.of.all.name] = 0
+        found = {}
+        for kept in self.steps.kept:
+            name = f"past_key_values.{kept.name}"
+            shape = [int(evaluate(d.value, sizes)) for d in kept.shape]
+            found[name] = self.step.tensor(name, np.zeros(shape, NUMPY[self.step.inputs[name].type]))
+        return found
 
     def _part(self, x: NDArray[Any], name: str, at: int, count: int) -> NDArray[Any]:
         return x.take(range(at, at + count), self.moving[name]) if name in self.moving else x

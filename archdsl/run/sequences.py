@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from archdsl.dependence.rows import mixing
-from archdsl.passes.decode import DecodePlan
+from archdsl.ir.dims import Symbol
+from archdsl.ir.graph import Model
 from archdsl.passes.forms import is_time
 
 if TYPE_CHECKING:
@@ -21,16 +22,18 @@ if TYPE_CHECKING:
 class Sequences:
     """The inputs of a model and the sequence that its steps follow."""
 
-    def __init__(self, steps: DecodePlan) -> None:
-        self.plan = steps
-        self.model = steps.model
+    def __init__(self, model: Model, time: Symbol) -> None:
+        self.model = model
+        self.time = time
+        """The length of the sequence."""
         self.moving: dict[str, int] = {}
         """Inputs of the model that follow the positions of the sequence, and their axis of them."""
         for name, value in self.model.inputs:
-            axis = next((i for i, d in enumerate(value.shape) if is_time(d, steps.time)), None)
+            axis = next((i for i, d in enumerate(value.shape) if is_time(d, time)), None)
             if axis is not None:
                 self.moving[name] = axis
-        self.axis = next(i for i, d in enumerate(steps.step.outputs[0].shape) if is_time(d, steps.time))
+        output = next(v for _, v in model.outputs)
+        self.axis = next(i for i, d in enumerate(output.shape) if is_time(d, time))
         """The axis of positions of what comes out."""
 
     @cached_property

@@ -20,7 +20,7 @@ class TorchDecoder(Sequences):
     """The steps and the `stream` of a module that was emitted with the section `generate`."""
 
     def __init__(self, steps: DecodePlan, module: Any) -> None:
-        super().__init__(steps)
+        super().__init__(steps.model, steps.time)
         self.module = module
         of_steps = {*steps.taken}
         self.new = [n for n, v in self.model.inputs if v in of_steps]

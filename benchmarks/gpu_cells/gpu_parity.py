@@ -82,7 +82,7 @@ def teacher_forced(setting: Setting, name: str, compiled: bool = False) -> Figur
     steps: DecodePlan | None = None
     with suppress(ArchError):
         steps = planned(model)
-        along = Sequences(steps).moving  # where steps follow, no position is padding
+        along = Sequences(model, steps.time).moving  # where steps follow, no position is padding
         inputs = {n: torch.ones_like(x) if n in along and x.dtype == torch.bool else x for n, x in inputs.items()}
     here, there = moved(inputs, setting.device, torch.bfloat16), moved(inputs, "cpu", exact_type(name))
     share = NEAREST if has_experts(model) else 1.0

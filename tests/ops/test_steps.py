@@ -25,6 +25,7 @@ from archdsl.ir.op import Example, Primitive
 from archdsl.ops import registry
 from archdsl.passes.decode import plan
 from archdsl.passes.forms import own_axis
+from archdsl.passes.step import stepped
 from archdsl.run.onnx import chunks_of
 from archdsl.run.sequences import Sequences
 
@@ -335,7 +336,8 @@ def test_what_a_step_reads_of_scores(y: str) -> None:
 
 @pytest.mark.parametrize(("time", "chunks"), [(4, [4]), (5, [4, 1]), (20, [10, *[1] * 10])])
 def test_no_prompt_is_shorter_than_a_model_takes(time: int, chunks: list[int]) -> None:
-    sequences = Sequences(plan(archdsl.load(text=TOP_K.format(k=4))))
+    model = archdsl.load(text=TOP_K.format(k=4))
+    sequences = Sequences(model, stepped(model).time)
     assert chunks_of(sequences, {"tokens": np.zeros((2, time), np.int64)}) == chunks
 
 
@@ -481,6 +483,8 @@ KEPT = """z = scan h: [batch, 8] = 0 for x_t in x { h = h * 0.5 + x_t  emit h }
           y = sdpa(x -> linear(8), z, z, mask: causal)"""
 ATTENDED = """p = cast(t * 0.1, float) -> unsqueeze(0) -> expand(-1, 8)
           y = p -> mha(heads: 2, mask: causal)"""
+COUNTED_UP = """ys = scan h: [1] = 0 for p in cast(t * 0.1, float) -> transpose(0, 1) { h = h + p  emit h }
+          y = unsqueeze(ys, -1)"""
 SPREAD = """param table: [64, 1] = normal(1)
           p = table[:time]
           y = ((((x -> split_heads(2)) + p) -> merge_heads) -> mha(heads: 2, mask: causal)) + p"""
@@ -500,7 +504,7 @@ def test_tables_and_scans_that_a_step_of_pytorch_does_not_have_are_refused(lines
         torch_differences(positions_model(lines, "x + y"))
 
 
-@pytest.mark.parametrize("lines", [KEPT, ATTENDED, SPREAD])
+@pytest.mark.parametrize("lines", [KEPT, ATTENDED, SPREAD, COUNTED_UP])
 def test_onnx_has_steps_of_tables_and_scans(lines: str) -> None:
     found = differences(positions_model(lines, "x + y"))
     assert max(found.values()) < 1e-5, found
@@ -509,12 +513,7 @@ def test_onnx_has_steps_of_tables_and_scans(lines: str) -> None:
 @pytest.mark.parametrize(
     ("lines", "why"),
     [
-        (
-            """ys = scan h: [1] = 0 for p in cast(t, float) -> transpose(0, 1) { h = h + p  emit h }
-          y = unsqueeze(ys, -1)""",
-            "a scan over positions alone has no decode step",
-        ),
-        ("y = x * cast_like((indices(2 * time))[:time] -> unsqueeze(1), x)", "has no positions up to 2 * time"),
+        ("y = x * cast_like((indices(2 * time))[:time] -> unsqueeze(1), x)", "has no positions up to 2 * new time"),
         (SCANNED, "the scan cannot be taken step by step: it reads a table of positions"),
     ],
 )
@@ -654,12 +653,13 @@ def test_an_axis_of_keys_is_as_long_as_all_positions(weights: str) -> None:
     assert max(found.values()) < 1e-5, found
 
 
-def test_lengths_of_queries_or_of_keys_are_refused() -> None:
+def test_lengths_of_queries_and_of_keys_are_told_apart() -> None:
     model = positions_model(SCORES, "x + matmul(softmax(p) * ones(batch, time, time), x -> linear(8) as values)")
     with pytest.raises(ArchError, match=r"`ones` is given a length that may be that of queries or of keys"):
         torch_differences(model)
-    with pytest.raises(ArchError, match=r"a shape of time is ambiguous in a decode step"):
-        differences(model)
+    found = differences(model)
+    assert {*found} == {"steps", "left", "right"}
+    assert max(found.values()) < 1e-5, found
 
 
 WEIGHTS = [

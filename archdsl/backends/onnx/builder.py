@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -73,10 +73,6 @@ class Builder:
         self.initializers: set[ir.Value] = set()
         """Those whose numbers come later."""
         self.names: dict[str, int] = {}
-        self.in_shapes: Callable[[Size], Size] = _same
-        """What a size is where it stands in a shape; in a step of decoding, how many positions are new."""
-        self.in_numbers: Callable[[Size], Size] = _same
-        """What a size is where it is a number."""
         self.path = ""
         """Where the nodes that are added stand in the model."""
         self.of_positions: dict[ir.Value, ir.Value] = {}
@@ -275,7 +271,7 @@ class Builder:
         parts: list[Any] = []
         for item in items:
             if isinstance(item, Num):
-                item = int(item) if item.static else self.size(self.in_shapes(item.value))
+                item = int(item) if item.static else self.size(item.value)
             if isinstance(item, int | np.integer):
                 if parts and isinstance(parts[-1], list):
                     parts[-1].append(int(item))
@@ -299,7 +295,7 @@ class Builder:
         if n.static:
             value: Any = n.value
             return self.constant(float(value) if isinstance(value, Fraction) else value, dtype)
-        value = self.in_numbers(n.value)
+        value = n.value
         assert isinstance(value, Poly)
         # As a real number `time / 3` is no size that comes out even.
         real = self.type_of(dtype).is_floating_point() and value.denominator != 1
@@ -401,10 +397,6 @@ class Builder:
         name = {"pow": "Pow", "max": "Max", "min": "Min"}.get(atom.function, atom.function.capitalize())
         found: ir.Value = self.add(name, args)
         return found
-
-
-def _same(value: Size) -> Size:
-    return value
 
 
 def _key(

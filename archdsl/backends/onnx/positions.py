@@ -3,113 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import onnx_ir as ir
 
-from archdsl.backends.onnx.targets import GraphOptions
-from archdsl.backends.onnx.write import GraphWriter, symbol_name
-from archdsl.diagnostics import error
-from archdsl.ir.dims import Num, Poly, Shape, symbol
-from archdsl.ir.graph import Model
-from archdsl.passes.decode import CacheSpec, DecodePlan
-from archdsl.passes.forms import ALL, NEW, Form, has, is_time
-
-
-class RowsUnsupportedError(Exception):
-    """An op cannot take positions that differ by row."""
-
+from archdsl.backends.onnx.builder import Builder
+from archdsl.ir.dims import Poly, of_atom
+from archdsl.passes.step import Stepped
 
 NOWHERE = 2**30
 """The place of a padding key: later than that of any query."""
 
 
-class PositionsWriter(GraphWriter):
-    """Knows two lengths, that of the new positions and that of all, and gives positions of either."""
+class Positions:
+    """Knows two lengths, that of the new positions and that of all, and gives positions of either. `by_row` says
+    whether each row has its own; `fed` are the inputs that tell them, by name."""
 
-    def __init__(self, model: Model, options: GraphOptions, plan: DecodePlan, by_row: bool) -> None:
-        super().__init__(model, replace(options, names="spec"))
-        self.plan = plan
+    def __init__(self, builder: Builder, step: Stepped, by_row: bool) -> None:
+        self.builder = builder
         self.by_row = by_row
-        self.in_steps = True
-        self.time = plan.time.name
-        self.new, self.all = f"{self.time} (new)", f"{self.time} (all)"
-        self.form: Form = ()
-        """Of the result that is being written."""
-        self.table = False
-        """Whether a table for all positions, the same for every row, is being written."""
-        self.last = False
-        """Whether what is being written has one new place of each row."""
-        self.asked_positions = False
-        """Whether what is being written has asked for positions."""
-        self.asked_pairs = 0
-        """How many axes the pairs of positions have that it has asked for, that of batch included; 0 for no pairs."""
-        self.ranks: dict[ir.Value, int] = {}
-        """Of tensors that are made of positions by row: the number of axes, that of batch in front included."""
-        self.inputs: list[ir.Value] = []
-        self.pasts: dict[str, ir.Value] = {}
-        """Inputs that the model itself does not have, by name."""
+        self.new: Poly = of_atom(step.new)
+        self.all: Poly = of_atom(step.all)
+        self.lengths = step.new.name, step.all.name, step.time.name
+        self.fed: dict[str, ir.Value] = {}
         self.shared: dict[str, ir.Value] = {}
         """What is computed once, before all nodes."""
 
-    def note_size(self, name: str, x: ir.Value, axis: int) -> None:
-        if name != self.time:  # which of the two lengths, nothing but the caller knows
-            super().note_size(name, x, axis)
+    # --- what is fed ---
 
-    def shape_of(self, shape: Shape, positions: str) -> ir.Shape:
-        names = {self.time: {"new": "sequence_length", "all": "total_sequence_length", "past": "past_sequence_length"}}
-        found: list[int | str] = []
-        for d in shape:
-            name = symbol_name(d.value)
-            if d.static:
-                found.append(int(d))
-            elif name == self.time:
-                found.append(1 if self.last and positions == "new" else names[name][positions])
-            else:
-                found.append("batch_size" if name == "batch" else str(d.value))
-        return ir.Shape(found)
-
-    def add_positions(self) -> None:
+    def feed(self) -> list[ir.Value]:
         """The inputs that say which tokens are real and where they stand."""
-        if not self.by_row:
-            return
         for name, length in (("attention_mask", "total_sequence_length"), ("position_ids", "sequence_length")):
-            x = ir.Value(
+            self.fed[name] = ir.Value(
                 name=self.builder.unique(name),
                 type=ir.TensorType(ir.DataType.INT64),
                 shape=ir.Shape(["batch_size", length]),
             )
-            self.inputs.append(x)
-            self.pasts[name] = x
-            if name == "attention_mask":
-                self.note_size(self.all, x, 1)
+        return [*self.fed.values()]
 
-    def set_lengths(self) -> None:
-        """How many positions there are in all: as many as the attention mask has, or a cache and the new ones."""
-        builder = self.builder
-        if self.all in builder.main.symbols:
-            return
-        caches = [e for e in self.plan.entries() if isinstance(e, CacheSpec)]
-        if caches:
-            past = self.pasts[f"{caches[0].layer}.{caches[0].role}"]
-            with builder.before_all():
-                before = builder.add("Shape", [past], {"start": caches[0].axis, "end": caches[0].axis + 1})
-        else:
-            before = ir.Value(
-                name=builder.unique("past_length"), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([1])
-            )
-            self.inputs.append(before)
+    def set_lengths(self, past: ir.Value | None, axis: int) -> list[ir.Value]:
+        """Read how many positions there are in all: as many as the attention mask has, or a cache, along an axis, and
+        the new ones. Where there is neither, an input says how many came before, which is given back."""
+        builder, inputs = self.builder, []
+        mask = self.fed.get("attention_mask")
+        if mask is None and past is None:
+            kind = ir.TensorType(ir.DataType.INT64)
+            inputs.append(ir.Value(name=builder.unique("past_length"), type=kind, shape=ir.Shape([1])))
+        new, every, time = self.lengths
         with builder.before_all():
-            builder.main.symbols[self.all] = builder.add("Add", [before, builder.main.symbols[self.new]])
+            if mask is not None:
+                total = builder.add("Shape", [mask], {"start": 1, "end": 2})
+            else:
+                before = (
+                    builder.add("Shape", [past], {"start": axis, "end": axis + 1}) if past is not None else inputs[0]
+                )
+                total = builder.add("Add", [before, builder.main.symbols[new]])
+        builder.main.symbols |= {every: total, time: total}  # a table that the spec gives has all positions
+        return inputs
 
-    def mask(self) -> ir.Value:
-        """Which positions are real: [batch, all]."""
-        if "attention_mask" in self.pasts:
-            return self.pasts["attention_mask"]
-        builder = self.builder
-        batch, length = builder.main.symbols["batch"], builder.main.symbols[self.all]
-        found: ir.Value = builder.add("Expand", [builder.constant(1, "int"), [batch, length]])
-        return found
+    # --- what follows from it ---
 
     def once(self, name: str, make: Callable[[], ir.Value]) -> ir.Value:
         """Something computed once, before all nodes."""
@@ -119,36 +70,77 @@ class PositionsWriter(GraphWriter):
                 self.shared[name] = make()
         return self.shared[name]
 
-    def key_positions(self) -> ir.Value:
+    def mask(self) -> ir.Value:
+        """Which positions are real: [batch, all]."""
+        if "attention_mask" in self.fed:
+            return self.fed["attention_mask"]
+        builder = self.builder
+        shape = [builder.main.symbols["batch"], builder.size(self.all)]
+        found: ir.Value = builder.add("Expand", [builder.constant(1, "int"), shape])
+        return found
+
+    def of_keys(self) -> ir.Value:
         """The place of every key, by row [batch, all]; that of padding is NOWHERE."""
         add = self.builder.add
 
         def make() -> ir.Value:
-            real = self.pasts["attention_mask"]
+            real = self.fed["attention_mask"]
             position = add("Sub", [add("CumSum", [real, 1]), 1])
             found: ir.Value = add("Where", [self.builder.cast(real, "bool"), position, NOWHERE])
             return found
 
         return self.once("keys", make)
 
-    def valid(self) -> ir.Value | None:
-        if not self.by_row:
-            return None
+    def counted(self, new: bool) -> ir.Value:
+        """0, 1, … of all positions, or of the new ones."""
+        add, builder = self.builder.add, self.builder
 
         def make() -> ir.Value:
-            return self.builder.cast(self.newest_of(self.pasts["attention_mask"], 1), "bool")
+            end = builder.scalar(self.all)
+            first = builder.constant(0, "int")
+            if new:
+                first = add("Sub", [end, builder.scalar(self.new)])
+            found: ir.Value = add("Range", [first, end, builder.constant(1, "int")])
+            return found
 
-        return self.once("valid", make)
+        return self.once("new" if new else "all", make)
+
+    def pairs(self, middle: int) -> tuple[ir.Value, ir.Value]:
+        """The positions of the new queries and those of all keys, as they broadcast to pairs: by row [batch, …, query,
+        key] with so many axes between."""
+        between = [*range(1, middle + 1)] if self.by_row else []
+        axes, own = ([*between, middle + 2], [*between, middle + 1]) if self.by_row else ([-1], [0])
+        rank = f" {middle}" if self.by_row and middle != 1 else ""
+        query = self.fed["position_ids"] if self.by_row else self.counted(new=True)
+        key = self.of_keys() if self.by_row else self.counted(new=False)
+        return (
+            self.once(f"query pairs{rank}", lambda: self.builder.add("Unsqueeze", [query, axes])),
+            self.once(f"key pairs{rank}", lambda: self.builder.add("Unsqueeze", [key, own])),
+        )
+
+    def at_start(self) -> ir.Value:
+        """Whether there are no positions before the new ones."""
+        builder = self.builder
+        return self.once("at start", lambda: builder.add("Equal", [builder.size(self.all), builder.size(self.new)]))
 
     def newest_of(self, x: ir.Value, axis: int) -> ir.Value:
         """The new positions of a tensor that has all."""
-        add, builder = self.builder.add, self.builder
-        start = add("Neg", [builder.main.symbols[self.new]])
-        found: ir.Value = add("Slice", [x, start, [2**62], [axis]])
+        builder = self.builder
+        start = builder.add("Neg", [builder.size(self.new)])
+        found: ir.Value = builder.add("Slice", [x, start, [2**62], [axis]])
         return found
 
-    def last_positions(self, x: ir.Value, real_first: bool) -> ir.Value:
-        """Of each row of x [batch, new, …] its last real position: [batch, 1, …]."""
+    # --- padding ---
+
+    def valid(self) -> ir.Value | None:
+        """Which of the new positions are real [batch, new]; None where all are."""
+        if not self.by_row:
+            return None
+        return self.once("valid", lambda: self.builder.cast(self.newest_of(self.fed["attention_mask"], 1), "bool"))
+
+    def last(self, x: ir.Value, real_first: bool) -> ir.Value:
+        """Of each row of x [batch, new, …] its last real position: [batch, 1, …]. `real_first` says that padding stands
+        behind."""
         valid, builder, add = self.valid(), self.builder, self.builder.add
         if valid is None:
             found: ir.Value = add("Slice", [x, [-1], [2**62], [1]])
@@ -173,76 +165,6 @@ class PositionsWriter(GraphWriter):
         found: ir.Value = self.builder.add("ArgMax", [real], {"axis": 1, "keepdims": 1, **more})
         return found
 
-    def counted(self, new: bool) -> ir.Value:
-        """0, 1, … of all positions, or of the new ones."""
-        add, builder = self.builder.add, self.builder
-
-        def make() -> ir.Value:
-            end = builder.scalar(size_of(self.all))
-            first = builder.constant(0, "int")
-            if new:
-                first = add("Sub", [end, builder.scalar(size_of(self.new))])
-            found: ir.Value = add("Range", [first, end, builder.constant(1, "int")])
-            return found
-
-        return self.once("new" if new else "all", make)
-
-    def positions(self, length: Num) -> ir.Value:
-        if not has(length, self.plan.time):
-            return super().positions(length)
-        if not is_time(length, self.plan.time):
-            raise error("E0504", f"a decode step has no positions up to {length}")
-        if self.table:
-            return self.counted(new=False)
-        self.asked_positions = True
-        new = NEW in self.form
-        if self.by_row:
-            found = self.pasts["position_ids"] if new else self.key_positions()
-            self.ranks[found] = 2
-            return found
-        return self.counted(new)
-
-    def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[ir.Value, ir.Value]:
-        time, add = self.plan.time, self.builder.add
-        if not has(queries, time) and not has(keys, time):
-            return super().pairs(queries, keys, middle)
-        if self.table:
-            position = self.counted(new=False)
-            return add("Unsqueeze", [position, [-1]]), add("Unsqueeze", [position, [0]])
-        if not (is_time(queries, time) or queries.value == 1) or not is_time(keys, time):
-            raise error("E0504", f"a decode step has no pairs of {queries} queries and {keys} keys")
-        self.asked_positions = True
-        self.asked_pairs = 3 + middle
-        if self.of_all_queries:
-            position = self.counted(new=False)
-            return add("Unsqueeze", [position, [-1]]), add("Unsqueeze", [position, [0]])
-        if self.by_row:
-            between, rank = [*range(1, middle + 1)], "" if middle == 1 else f" {middle}"
-            axes = [*between, middle + 1], [*between, middle + 2]
-            key = self.once(f"key pairs{rank}", lambda: add("Unsqueeze", [self.key_positions(), axes[0]]))
-            query = self.once(f"query pairs{rank}", lambda: add("Unsqueeze", [self.pasts["position_ids"], axes[1]]))
-            self.ranks[key] = self.ranks[query] = 3 + middle
-            return query, key
-        return (
-            self.once("query pairs", lambda: add("Unsqueeze", [self.counted(new=True), [-1]])),
-            self.once("key pairs", lambda: add("Unsqueeze", [self.counted(new=False), [0]])),
-        )
-
-    @property
-    def of_all_queries(self) -> bool:
-        """Whether the result that is being written has all positions along its axis of queries and along that of keys.
-        Raises RowsUnsupportedError where rows are padded: padding would be among the queries."""
-        found = self.form[-2:] == (ALL, ALL)
-        if found and self.by_row:
-            raise RowsUnsupportedError("mask")
-        return found
-
-    def at_start(self) -> ir.Value:
-        """Whether there are no positions before the new ones."""
-        add, builder = self.builder.add, self.builder
-        symbols = builder.main.symbols
-        return self.once("at start", lambda: add("Equal", [symbols[self.all], symbols[self.new]]))
-
     def turned(self, sign: int) -> ir.Value:
         """Where each new place of a row comes from when its padding in front goes behind (sign -1: and back): [batch,
         new]."""
@@ -252,16 +174,35 @@ class PositionsWriter(GraphWriter):
             valid = self.valid()
             assert valid is not None
             first = self.first_real(valid)
-            length = builder.scalar(size_of(self.new))
+            length = builder.scalar(self.new)
             position = add("Range", [builder.constant(0, "int"), length, builder.constant(1, "int")])
             found: ir.Value = add("Mod", [add("Add" if sign > 0 else "Sub", [position, first]), length])
             return found
 
         return self.once("turn" if sign > 0 else "turn back", make)
 
+    def real_first(self, x: ir.Value) -> ir.Value:
+        """[batch, new] with the padding in front of each row behind it."""
+        return self.once(
+            f"turned {x.name}", lambda: self.builder.add("GatherElements", [x, self.turned(1)], {"axis": 1})
+        )
 
-def size_of(name: str) -> Poly:
-    """The length of that name, as a size."""
-    found = symbol(name)
-    assert isinstance(found, Poly)
-    return found
+    def turned_back(self, x: ir.Value) -> ir.Value:
+        """[batch, new, …] with the padding in front of each row again."""
+        index = self.builder.add("Unsqueeze", [self.turned(-1), [-1]])
+        found: ir.Value = self.builder.add("GatherND", [x, index], {"batch_dims": 1})
+        return found
+
+    def filled(self) -> tuple[ir.Value, ir.Value]:
+        """How many keys of each row are real, less 1; and how many there are."""
+        builder, add = self.builder, self.builder.add
+
+        def counts() -> ir.Value:
+            if self.by_row:
+                real = add("ReduceSum", [self.fed["attention_mask"], [1]], {"keepdims": 0})
+                return builder.cast(add("Sub", [real, 1]), "int32")
+            last = add("Sub", [builder.size(self.all), 1])
+            return builder.cast(add("Expand", [last, [builder.main.symbols["batch"]]]), "int32")
+
+        total = self.once("total", lambda: builder.cast(builder.scalar(self.all), "int32"))
+        return self.once("real keys", counts), total

@@ -2,7 +2,7 @@
 `genai_config.json` of onnxruntime-genai.
 
 Runtimes that generate hold keys and values of one shape for all layers and feed token ids, a mask and positions; none
-knows the architecture. What they must be told is read off the graph and the plan by which it was written.
+knows the architecture. What they must be told is read off the graph and the step that it is of.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from archdsl.estimates.params import vocabulary
 from archdsl.files import together, write_text
 from archdsl.frozen import Frozen
 from archdsl.ir.graph import Model
-from archdsl.passes.decode import DecodePlan, decoding, plan
+from archdsl.passes.flat_step import FlatStep, decode_step, unroll_step
 from archdsl.passes.flatten import FlatOp
+from archdsl.passes.step import stepped
 from archdsl.weights.carried import carried, copy, demand_tokens
 
 FED = ("input_ids", "attention_mask", "position_ids")
@@ -204,7 +205,7 @@ def save_graph(model: Model, output: str | Path, options: GraphOptions, storage:
     written = write(model, options)
     whole = path != Path(output)
     config = encoder_config(model, written, storage.store) if whole else None
-    if decoding(model)[0] is not None:
+    if decode_step(model)[0] is not None:
         why, instead = "the model generates: it runs decode steps", "`--decode`"
     else:
         why, instead = "it feeds `input_ids`, `attention_mask` and `token_type_ids`, or `pixel_values`", PORTABLE
@@ -234,14 +235,14 @@ def save_steps(model: Model, output: str | Path, tokens: Tokens, options: GraphO
             "ids of tokens go into config.json and genai_config.json, which only a directory gets",
             help=f"`-o {path.with_suffix('')}/`",
         )
-    steps = plan(model)
+    steps = unroll_step(stepped(model))
     along = carried(model, storage.weights) if whole else {}
     paired = bool(target.pair_stores and steps.before.outputs and whole and not unlike(steps))
     if paired:
         if store not in target.pair_stores:
             why = f"{target.name} looks for the weights of each of the two graphs beside it"
             raise error("E0504", why, help=f"`--store {target.pair_stores[0]}`")
-        graphs = write_pair(model, steps, options)
+        graphs = write_pair(steps, options)
         found = Configs({"config.json": _paired(graphs, tokens, along, store)}, "")
     else:
         graphs = write_steps(model, options, steps)
@@ -261,7 +262,7 @@ def save_steps(model: Model, output: str | Path, tokens: Tokens, options: GraphO
 
 def configs(
     model: Model,
-    steps: DecodePlan,
+    steps: FlatStep,
     graphs: Mapping[str, Written],
     filename: str,
     tokens: Tokens,
@@ -330,7 +331,7 @@ def encoder_config(model: Model, written: Written, store: Store) -> EncoderConfi
         return None
     shape, vocab = _shape(output), vocabulary(model)
     last = shape[-1]
-    if not isinstance(last, int) or decoding(model)[0] is not None:
+    if not isinstance(last, int) or decode_step(model)[0] is not None:
         return None
     kind = "vit" if "pixel_values" in inputs else "bert" if "token_type_ids" in inputs else "distilbert"
     base = {"vit": "ViT", "bert": "Bert", "distilbert": "DistilBert"}[kind]
@@ -383,7 +384,7 @@ def _demand(tokens: Tokens, vocab: int) -> None:
     demand_tokens("E0504", ids, vocab)
 
 
-def _sizes(model: Model, steps: DecodePlan, graphs: Mapping[str, Written]) -> _Sizes:
+def _sizes(model: Model, steps: FlatStep, graphs: Mapping[str, Written]) -> _Sizes:
     if "encoder" in graphs:
         why = unlike(steps)
         raise _UnlikeError(why or "since the model has an encoder, for which `--target optimum` has graphs of its own")
@@ -427,7 +428,7 @@ def _shape(x: ir.Value) -> tuple[int | str, ...]:
     return tuple(d if isinstance(d, int) else str(d) for d in x.shape)
 
 
-def _heads(steps: DecodePlan) -> int:
+def _heads(steps: FlatStep) -> int:
     """The most heads of queries that a layer has."""
     found = [1]
     for node in steps.step.nodes:

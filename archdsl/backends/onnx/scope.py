@@ -75,7 +75,7 @@ class OnnxNodeScope:
     # --- numbers and sizes ---
 
     def number(self, n: Num, dtype: str = "int") -> Any:
-        return self.builder.number(n, dtype)
+        return self.writer.number(n, dtype)
 
     def size(self, i: int, axis: int) -> Any:
         given = self.flat.tensor(i)

@@ -17,9 +17,9 @@ from archdsl.backends.onnx.builder import Subgraph
 from archdsl.backends.onnx.step import EncoderWriter, StepWriter, handed_names
 from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.backends.onnx.write import GraphWriter, Written, written_by
-from archdsl.ir.graph import Model, Value
+from archdsl.ir.graph import Value
 from archdsl.passes.dce import live
-from archdsl.passes.decode import CacheSpec, DecodePlan
+from archdsl.passes.flat_step import FlatStep
 from archdsl.passes.flatten import FlatGraph, FlatNode
 
 ENCODER, DECODER = "encoder_model", "decoder_model_merged"
@@ -27,27 +27,27 @@ ENCODER, DECODER = "encoder_model", "decoder_model_merged"
 _CROSS = re.compile(r"past_key_values\.(\d+)\.encoder\.(key|value)")
 
 
-def unlike(plan: DecodePlan) -> str:
+def unlike(steps: FlatStep) -> str:
     """Why the programs cannot run a model that has an encoder; "" where they can."""
-    before = plan.before
+    before = steps.before
     read = [v.dtype for v in before.inputs]
     if read.count("token") != 1 or read.count("padding") > 1 or {*read} - {"token", "padding"}:
         return "since its encoder reads more than tokens and their mask"
-    if [v.dtype for v in plan.taken] != ["token"]:
+    if [v.dtype for v in steps.taken] != ["token"]:
         return "since its decoder reads more than tokens"
-    kept = [(e.layer, e.role) if isinstance(e, CacheSpec) else None for e in plan.entries()]
-    cross = [m.groups() for name in handed_names(plan).values() if (m := _CROSS.fullmatch(name))]
+    kept = [(k.layer, k.role) if k.kind == "cache" else None for k in steps.kept]
+    cross = [m.groups() for name in handed_names(steps).values() if (m := _CROSS.fullmatch(name))]
     both = sorted((str(layer), role) for layer, role in cross)
     if None in kept or not kept or sorted((str(k[0]), k[1]) for k in kept if k) != both:
         return "since not every layer keeps keys and values of the tokens before, and of the encoder"
-    if encoder_output(plan) is None:
+    if encoder_output(steps) is None:
         return "since its decoder reads several tensors of its encoder"
     return ""
 
 
-def encoder_output(plan: DecodePlan) -> Value | None:
+def encoder_output(steps: FlatStep) -> Value | None:
     """The last tensor [batch, frames, width] through which all that steps are handed depends on what is encoded."""
-    before = plan.before
+    before = steps.before
     for node in reversed(before.nodes):
         (value, *more) = node.outputs
         if value.rank != 3 or more:
@@ -64,21 +64,21 @@ def _behind(graph: FlatGraph, *values: Value) -> tuple[FlatNode, ...]:
     return live([n for n in graph.nodes if not {*values} & {*n.outputs}], graph.outputs)
 
 
-def write_pair(model: Model, plan: DecodePlan, options: GraphOptions) -> dict[str, Written]:
+def write_pair(steps: FlatStep, options: GraphOptions) -> dict[str, Written]:
     """The two graphs of a model that is not `unlike` what they run, in the names of Hugging Face. Errors as of
     `write_steps`."""
-    hidden = encoder_output(plan)
+    hidden = encoder_output(steps)
     assert hidden is not None
-    before = FlatGraph(plan.before.inputs, live(plan.before.nodes, [hidden]), (hidden,))
-    encoder = EncoderWriter(model, replace(options, names="hf"), before, {hidden: "last_hidden_state"})
-    return written_by({ENCODER: encoder, DECODER: DecoderWriter(model, options, plan, hidden)})
+    before = FlatGraph(steps.before.inputs, live(steps.before.nodes, [hidden]), (hidden,))
+    encoder = EncoderWriter(steps, replace(options, names="hf"), before, {hidden: "last_hidden_state"})
+    return written_by({ENCODER: encoder, DECODER: DecoderWriter(steps, options, hidden)})
 
 
 class DecoderWriter(StepWriter):
     """Writes a step that computes keys and values of cross-attention where it is given none."""
 
-    def __init__(self, model: Model, options: GraphOptions, plan: DecodePlan, hidden: Value) -> None:
-        super().__init__(model, options, plan, by_row=False)
+    def __init__(self, steps: FlatStep, options: GraphOptions, hidden: Value) -> None:
+        super().__init__(steps, options, by_row=False)
         self.hidden = hidden
 
     def finish(self, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> Written:
@@ -87,10 +87,8 @@ class DecoderWriter(StepWriter):
         return super().finish(sorted(inputs, key=_place), sorted(outputs, key=_place))
 
     def add_inputs(self) -> None:
-        plan, builder = self.plan, self.builder
-        for value in plan.taken:
-            self.inputs.append(self.sequence("input_ids", value))
-        before, names = plan.before, self.handed_names
+        builder, before, names = self.builder, self.steps.before, self.handed_names
+        self.inputs += map(self.sequence, self.steps.taken)
         hidden = self.input("encoder_hidden_states", self.hidden, self.hidden.dtype)
         self.inputs.append(hidden)
         for value in before.inputs:
@@ -102,9 +100,9 @@ class DecoderWriter(StepWriter):
             GraphWriter.node(self, node)
         pasts = []
         for value in cross:
-            x = ir.Value(name=builder.unique(names[value]), type=ir.TensorType(builder.type_of(value.dtype)))
-            shape = self.shape_of(value.shape, "past")
-            x.shape = ir.Shape([d if isinstance(d, int) or i != 2 else f"past_{d}" for i, d in enumerate(shape)])
+            x = self.outer(names[value], value.shape, value.dtype)
+            assert x.shape is not None
+            x.shape = ir.Shape([d if isinstance(d, int) or i != 2 else f"past_{d}" for i, d in enumerate(x.shape)])
             pasts.append(x)
         self.inputs += pasts
         builder.path = "cross_attention"

@@ -1,58 +1,68 @@
-"""A step of decoding as an ONNX graph, by the plan of `archdsl.passes.decode`.
+"""A step of decoding as an ONNX graph: the nodes of `archdsl.passes.flat_step`, each in the form in which it stands.
 
 Inputs are those that existing runtimes feed: `input_ids` [batch, new], `attention_mask` [batch, all] (1 where a token
-is real), `position_ids` [batch, new], and for every cache `past_key_values.{layer}.{role}`, which comes back, longer,
-as `present.{layer}.{role}`. Rows may be padded on either side: positions are counted by row, over the real tokens, and
-a padding key stands at a position that no query has reached.
+is real), `position_ids` [batch, new], and for all that is kept `past_key_values.{layer}.{role}`, which comes back, of a
+cache longer, as `present.{layer}.{role}`. Rows may be padded on either side: positions are counted by row, over the
+real tokens, and a padding key stands at a position that no query has reached. What is made of positions alone has an
+axis of batch in front then: an op that cannot take one more axis is not by row, and then no op is.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
-from archdsl.backends.onnx.extents import FormsWriter
-from archdsl.backends.onnx.positions import RowsUnsupportedError, size_of
+from archdsl.backends.onnx.positions import Positions
 from archdsl.backends.onnx.scope import OnnxNodeScope, scan
 from archdsl.backends.onnx.targets import GraphOptions, target_for
 from archdsl.backends.onnx.write import GraphWriter, Written, written_by
-from archdsl.ir.dims import Num, Shape
-from archdsl.ir.graph import Model, Value
-from archdsl.passes.decode import CacheSpec, CarriedState, DecodePlan, plan
-from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan
-from archdsl.passes.forms import ALL, FIXED, has, is_time
+from archdsl.diagnostics import error
+from archdsl.ir.dims import Num, Poly, Shape, symbol, with_symbol
+from archdsl.ir.graph import AppendNode, Model, Value
+from archdsl.passes.flat_step import FlatStep, Kept, resized, unroll_step
+from archdsl.passes.flatten import FlatForm, FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan
+from archdsl.passes.step import stepped
+
+LAST = symbol("last position")
+"""The size of an axis of new positions of which each row has the last alone."""
 
 
-def write_steps(model: Model, options: GraphOptions, steps: DecodePlan | None = None) -> dict[str, Written]:
+class RowsUnsupportedError(Exception):
+    """An op cannot take positions that differ by row."""
+
+
+def write_steps(model: Model, options: GraphOptions, steps: FlatStep | None = None) -> dict[str, Written]:
     """The graphs that generate: `model`, a step; and, where a model has other inputs than the sequence, `encoder`,
     which is run once before.
 
-    `steps` is the model's plan, if that is known. Errors as of `write`, which writes the model for whole sequences, and
+    `steps` is the model's step, if that is known. Errors as of `write`, which writes the model for whole sequences, and
     ArchError E0504 where it cannot be taken step by step."""
     target_for(options)
-    steps = plan(model) if steps is None else steps
+    steps = unroll_step(stepped(model)) if steps is None else steps
     encoder: dict[str, GraphWriter] = {}
     if steps.before.outputs:
-        encoder["encoder"] = EncoderWriter(model, options, steps.before, handed_names(steps))
+        encoder["encoder"] = EncoderWriter(steps, options, steps.before, handed_names(steps))
     try:
-        return written_by({"model": StepWriter(model, options, steps, by_row=True), **encoder})
+        return written_by({"model": StepWriter(steps, options, by_row=True), **encoder})
     except RowsUnsupportedError:
-        return written_by({"model": StepWriter(model, options, steps, by_row=False), **encoder})
+        return written_by({"model": StepWriter(steps, options, by_row=False), **encoder})
 
 
 class EncoderWriter(GraphWriter):
     """Writes what is computed before the first step: `before`, whose outputs are `called` so."""
 
-    def __init__(self, model: Model, options: GraphOptions, before: FlatGraph, called: Mapping[Value, str]) -> None:
-        super().__init__(model, options)
-        self.before, self.called = before, called
+    def __init__(self, steps: FlatStep, options: GraphOptions, before: FlatGraph, called: Mapping[Value, str]) -> None:
+        super().__init__(steps.of.whole, options)
+        self.steps, self.before, self.called = steps, before, called
 
     def whole(self) -> Written:
         builder, before = self.builder, self.before
-        names = {v: n for n, v in self.model.inputs}
-        inputs = [self.own_input(names[v], v) for v in before.inputs]
+        inputs = [self.own_input(self.steps.names[v], v) for v in before.inputs]
         self.graph(before)
         builder.path = ""
         outputs = []
@@ -64,244 +74,227 @@ class EncoderWriter(GraphWriter):
         return self.finish(inputs, outputs)
 
 
-class StepWriter(FormsWriter):
+class StepWriter(GraphWriter):
     """Writes the graph of a step."""
 
-    def __init__(self, model: Model, options: GraphOptions, plan: DecodePlan, by_row: bool) -> None:
-        super().__init__(model, options, plan, by_row)
+    def __init__(self, steps: FlatStep, options: GraphOptions, by_row: bool) -> None:
+        super().__init__(steps.of.whole, replace(options, names="spec"))
+        self.steps = steps
+        self.by_row = by_row
+        self.in_steps = True
         self.only_last = options.last
-        self.presents: list[tuple[str, ir.Value]] = []
+        self.last = False
+        """Whether what is being written has one new place of each row."""
+        self.places = Positions(self.builder, steps.of, by_row)
+        self.new, self.all = self.places.new, self.places.all
+        self.inputs: list[ir.Value] = []
+        self.pasts: dict[str, ir.Value] = {}
+        """What the step before gave, by name."""
+        self.presents: dict[str, ir.Value] = {}
+        self.kept: dict[FlatNode, list[Kept]] = {}
+        for kept in steps.kept:
+            self.kept.setdefault(kept.node, []).append(kept)
+        self.handed_names = handed_names(steps)
+        self.crossed: list[tuple[str, ir.Value]] = []
+        """What a step that computes it the first time gives of the encoder."""
         self.appending: set[FlatNode] = set()
         """Nodes whose operators append to their caches themselves: then each row of new positions is turned, so that
         its real tokens come first."""
-        self.handed_names = handed_names(plan)
-        self.crossed: list[tuple[str, ir.Value]] = []
-        """What a step that computes it the first time gives of the encoder."""
+        self.ranks: dict[ir.Value, int] = {}
+        """Of tensors that are made of positions by row: the number of axes, that of batch in front included."""
+        self.asked = 0
+        """How many axes the positions have that the node at hand has asked for, that of batch included; 0 for none."""
+        self.table = False
+        """Whether a tensor for all positions from 0 on, the same for every row, is being written."""
+        self.tables: dict[Value, ir.Value] = {}
+        """Those that have been."""
+
+    # --- the whole graph ---
 
     def whole(self) -> Written:
-        plan, builder = self.plan, self.builder
-        crossing = set(plan.before.outputs)
+        steps, builder = self.steps, self.builder
         self.appending = self.find_appending()
         self.add_inputs()
-        self.add_positions()
+        if self.by_row:
+            self.inputs += self.places.feed()
+        for kept in steps.kept:
+            self.add_past(kept)
+        cache = next((k for k in steps.kept if k.kind == "cache"), None)
+        past = self.pasts[cache.name] if cache is not None else None
+        self.inputs += self.places.set_lengths(past, 0 if cache is None else cache.axis)
         if self.appending and self.by_row:
             self.turn_rows()
-        for entry in plan.entries():
-            for name, shape, dtype in entries(entry):
-                self.add_past(name, shape, dtype)
-        self.set_lengths()
-        for value in plan.step.inputs:
-            if value.dtype == "padding" and value not in crossing:
-                self.values[value] = builder.cast(self.mask(), "bool")
-            elif value in plan.caches:
-                self.keep(value)
-        first, read = plan.tail() if self.only_last else (len(plan.step.nodes), ())
-        for node in plan.step.nodes[:first]:
+        for value in steps.step.inputs:
+            if value not in self.values:
+                self.values[value] = builder.cast(self.places.mask(), "bool")  # the padding of the sequence
+        first, read = steps.tail() if self.only_last else (len(steps.step.nodes), ())
+        for node in steps.step.nodes[:first]:
             self.node(node)
         self.leave_out(read)
-        for node in plan.step.nodes[first:]:
+        for node in steps.step.nodes[first:]:
             self.node(node)
-        (output,) = plan.step.outputs
+        return self.finish(self.inputs, self.results_of_step())
+
+    def results_of_step(self) -> list[ir.Value]:
+        """The output, then all that is kept."""
+        builder, (output,) = self.builder, self.steps.step.outputs
         builder.path = ""
         x = self.value(output)
         if self.appending and self.by_row and not self.last:
-            turn = self.turned(-1)
-            x = builder.add("GatherND", [x, builder.add("Unsqueeze", [turn, [-1]])], {"batch_dims": 1})
+            x = self.places.turned_back(x)
         x = builder.add("Identity", [x])
         x.name = builder.unique(next(n for n, _ in self.model.outputs) or "logits")
-        x.shape = self.shape_of(output.shape, "new")
+        x.shape = self.shape(output.shape)
         outputs = [x]
-        found = dict(self.presents)
-        for name in (n for e in plan.entries() for n, _, _ in entries(e)):
-            kept = found[name]
+        for kept in self.steps.kept:
+            given = self.presents[kept.name]
             # Itself under that name, where it can be: an `Identity` would copy the cache.
-            own = kept.producer() is not None and all(kept is not o for o in outputs)
-            y = kept if own else builder.add("Identity", [kept])
-            y.name = builder.unique(f"present.{name}")
-            y.shape = kept.shape
+            own = given.producer() is not None and all(given is not o for o in outputs)
+            y = given if own else builder.add("Identity", [given])
+            y.name = builder.unique(f"present.{kept.name}")
+            y.shape = self.shape(kept.shape)
             outputs.append(y)
         for name, x in self.crossed:
             x.name = builder.unique(f"present.{name}")
             outputs.append(x)
-        return self.finish(self.inputs, outputs)
+        return outputs
 
     def add_inputs(self) -> None:
         """The inputs of the model that a step takes, and what was computed before it."""
-        plan = self.plan
-        names = {v: n for n, v in self.model.inputs}
-        for value in plan.step.inputs:
+        for value in self.steps.step.inputs:
             if value in self.handed_names:
                 self.inputs.append(self.input(self.handed_names[value], value, value.dtype))
             elif value.dtype != "padding":
-                self.inputs.append(self.sequence("input_ids" if value is plan.ids else names[value], value))
+                self.inputs.append(self.sequence(value))
 
-    def leave_out(self, values: Sequence[Value]) -> None:
-        """From here on each row has its last position alone, of these tensors [batch, new, …]."""
-        self.builder.path = "last"
-        for value in values:
-            self.values[value] = self.last_positions(self.value(value), bool(self.appending))
-        self.last = self.only_last
-
-    def sequence(self, name: str, value: Value) -> ir.Value:
+    def sequence(self, value: Value) -> ir.Value:
         """An input of the model, of which a step takes the new positions."""
-        builder = self.builder
-        x = ir.Value(
-            name=builder.unique(name),
-            type=ir.TensorType(builder.type_of(value.dtype)),
-            shape=self.shape_of(value.shape, "new"),
-        )
+        name = "input_ids" if value is self.steps.ids else self.steps.names[value]
+        x = self.outer(name, value.shape, value.dtype)
         self.values[value] = x
-        for axis, d in enumerate(value.shape):
-            if is_time(d, self.plan.time):
-                self.note_size(self.new, x, axis)
         self.note_sizes(x, value.shape)
         return x
 
-    def add_past(self, name: str, shape: Shape, dtype: str) -> None:
-        builder = self.builder
-        x = ir.Value(
-            name=builder.unique(f"past_key_values.{name}"),
-            type=ir.TensorType(builder.type_of(dtype)),
-            shape=self.shape_of(shape, "past"),
-        )
+    def add_past(self, kept: Kept) -> None:
+        x = self.outer(f"past_key_values.{kept.name}", kept.shape, kept.dtype)
+        x.shape = self.shape(kept.shape, "past_sequence_length")
         self.inputs.append(x)
-        self.pasts[name] = x
+        self.pasts[kept.name] = x
 
-    def keep(self, value: Value) -> None:
-        """Put the new positions of a tensor behind those of before."""
-        cache = self.plan.caches[value]
-        name = f"{cache.layer}.{cache.role}"
-        builder, path = self.builder, self.builder.path
-        builder.path = f"{path}/cache" if path else "cache"
-        found = builder.add("Concat", [self.pasts[name], self.value(value)], {"axis": cache.axis})
-        found.shape = self.shape_of(value.shape, "all")
-        builder.path = path
-        self.full[value] = found
-        self.presents.append((name, found))
+    def outer(self, name: str, shape: Shape, dtype: str) -> ir.Value:
+        """An input of the graph."""
+        builder = self.builder
+        kind = ir.TensorType(builder.type_of(dtype))
+        return ir.Value(name=builder.unique(name), type=kind, shape=self.shape(shape))
 
-    def find_appending(self) -> set[FlatNode]:
-        """All attention, if all of it can append to its caches itself and nothing else looks at positions of keys."""
-        plan = self.plan
-        found: set[FlatNode] = set()
-        users: dict[Value, int] = {}
-        for node in plan.step.nodes:
-            for i, v in enumerate(node.inputs):
-                if isinstance(v, Value) and v in plan.caches and ALL in plan.needs.get((node, i), ()):
-                    users[v] = users.get(v, 0) + 1
-        fine = bool(plan.caches) and not plan.carries and not plan.latents
-        self.appending = set(plan.step.nodes)
-        for node in plan.step.nodes:
-            if not isinstance(node, FlatOp):
-                continue
-            kept = [v for i, v in enumerate(node.inputs) if ALL in plan.needs.get((node, i), ())]
-            if not kept:
-                continue
-            itself = node.node.op.caches_itself(node.node, OnnxNodeScope(self, node))
-            once = all(users.get(v, 0) == 1 for v in kept if isinstance(v, Value) and v not in plan.positional)
-            fine = fine and itself and once
-            found.add(node)
-        flat = all(v.rank == 2 for v in plan.step.inputs if any(has(d, plan.time) for d in v.shape))
-        return found if fine and flat else set()
+    def shape(self, shape: Shape, every: str = "total_sequence_length") -> ir.Shape:
+        """Sizes as numbers and names, that of all positions being `every`."""
+        new, total, _ = self.places.lengths
+        names = {new: 1 if self.last else symbol("sequence_length"), total: symbol(every)}
+        found: list[int | str] = []
+        for d in shape:
+            size = d.value
+            for name, other in names.items():
+                size = with_symbol(size, name, other)
+            found.append("batch_size" if str(size) == "batch" else str(size) if isinstance(size, Poly) else int(size))
+        return ir.Shape(found)
 
-    def appends(self, flat: FlatOp) -> bool:
-        return flat in self.appending
+    def leave_out(self, values: Sequence[Value]) -> None:
+        """From here on each row has its last position alone, of these tensors [batch, new, …]."""
+        if not self.only_last:
+            return
+        self.last, self.builder.path = True, "last"
+        self.builder.main.symbols[str(LAST)] = self.builder.constant([1], "int")
+        for value in values:
+            self.values[value] = self.places.last(self.value(value), bool(self.appending))
 
-    def new_positions(self, flat: FlatOp, i: int) -> ir.Value:
-        return self.value(flat.tensor(i))
-
-    def past(self, flat: FlatOp, i: int) -> ir.Value | None:
-        cache = self.plan.caches[flat.tensor(i)]
-        return self.pasts[f"{cache.layer}.{cache.role}"]
-
-    def keep_as(self, flat: FlatOp, i: int, x: ir.Value) -> None:
-        given = flat.tensor(i)
-        cache = self.plan.caches[given]
-        x.shape = self.shape_of(given.shape, "all")
-        self.presents.append((f"{cache.layer}.{cache.role}", x))
-
-    def filled(self, flat: FlatOp) -> tuple[ir.Value, ir.Value]:
-        builder, add = self.builder, self.builder.add
-
-        def counts() -> ir.Value:
-            if self.by_row:
-                real = add("ReduceSum", [self.pasts["attention_mask"], [1]], {"keepdims": 0})
-                return builder.cast(add("Sub", [real, 1]), "int32")
-            last = add("Sub", [builder.main.symbols[self.all], 1])
-            return builder.cast(add("Expand", [last, [builder.main.symbols["batch"]]]), "int32")
-
-        total = self.once("total", lambda: builder.cast(builder.scalar(size_of(self.all)), "int32"))
-        return self.once("real keys", counts), total
-
-    def turn_rows(self) -> None:
-        """Real tokens first: what comes in is turned."""
-        for value in self.plan.step.inputs:
-            if value in self.values and any(is_time(d, self.plan.time) for d in value.shape):
-                self.values[value] = self.real_first(self.values[value])
-        self.pasts["position_ids"] = self.real_first(self.pasts["position_ids"])
-
-    def real_first(self, x: ir.Value) -> ir.Value:
-        """[batch, new] with the padding in front of each row behind it."""
-        return self.once(
-            f"turned {x.name}", lambda: self.builder.add("GatherElements", [x, self.turned(1)], {"axis": 1})
-        )
+    # --- nodes ---
 
     def node(self, node: FlatNode) -> None:
-        plan = self.plan
-        if any(v in plan.positional for v in node.outputs):
-            return  # written when it is asked for, in the form that is asked for
-        super().node(node)
-        for value in node.outputs:
-            if value in plan.caches:
-                self.keep(value)
+        steps = self.steps
+        if isinstance(node, FlatForm):
+            self.form(node)
+        elif self.by_row and any(v in steps.positional for v in node.outputs):
+            self.of_rows(node)
+        elif node not in steps.chain:
+            super().node(node)
+
+    def form(self, form: FlatForm) -> None:
+        """The other form of a tensor: its new positions put behind those of before, or the new ones of all."""
+        builder, value, axis = self.builder, form.value, form.node.axis
+        if isinstance(form.node, AppendNode):
+            (kept,) = self.kept[form]
+            builder.path = f"{form.path}/cache" if form.path else "cache"
+            x = builder.add("Concat", [self.pasts[kept.name], self.value(value)], {"axis": axis})
+            x.shape = self.shape(form.output.shape)
+            self.presents[kept.name] = x
+        elif self.by_row and value in self.steps.positional:
+            self.at_positions(form.output)
+            return
+        else:
+            builder.path = form.path or value.name
+            x = self.places.newest_of(self.value(value), axis)
+        self.values[form.output] = x
 
     def op(self, flat: FlatOp) -> None:
-        plan = self.plan
-        first = flat.outputs[0]
-        form = plan.forms.get(first, ())
-        if self.by_row and flat in plan.beside:
+        steps = self.steps
+        if self.by_row and flat in steps.beside:
             raise RowsUnsupportedError(flat.node.op.name)
-        with self.writing(form, length=plan.lengths.get(flat, FIXED)):
-            if flat in plan.carries:
-                self.carry(flat, plan.carries[flat])
-            elif flat in plan.latents:
-                self.absorbed(flat)
-            elif flat in plan.spread and self.is_by_row(flat, 0):
-                self.values[flat.outputs[0]] = self.builder.add("Squeeze", [self.operand(flat, 0), [1]])
-            else:
-                self.ready(flat)
-                super().op(flat)
+        self.ready(flat)
+        if flat.node.kept:
+            self.carry(flat)
+        elif flat in steps.latents:
+            self.absorbed(flat)
+        elif steps.spreads(flat) and self.is_by_row(flat, 0):
+            self.values[flat.outputs[0]] = self.builder.add("Squeeze", [self.operand(flat, 0), [1]])
+        else:
+            super().op(replace(flat, node=resized(flat.node, {steps.of.new: LAST})) if self.last else flat)
 
     def ready(self, flat: FlatOp) -> None:
         """See to it that inputs made of positions by row fit the others, whose first axis is that of the batch."""
         if not any(self.is_by_row(flat, i) for i in range(len(flat.inputs))):
             return
-        op, shape, batch = flat.node.op, flat.outputs[0].shape, self.plan.step.inputs[0].shape[0].value
-        if not (op.elementwise or op.by_rows) or not shape or shape[0].value != batch:
+        op, shape, batch = flat.node.op, flat.outputs[0].shape, self.steps.step.inputs[0].shape[0].value
+        fits = op.elementwise or op.by_rows or self.steps.spreads(flat)
+        if not fits or not shape or shape[0].value != batch:
             raise RowsUnsupportedError(op.name)
 
-    def carry(self, flat: FlatOp, carry: CarriedState) -> None:
-        builder = self.builder
+    def value(self, value: Value) -> ir.Value:
+        if self.by_row and value not in self.values:
+            raise RowsUnsupportedError(value.name)
+        return self.values[value]
+
+    def operand(self, flat: FlatOp, i: int) -> ir.Value:
+        given = flat.tensor(i)
+        return self.as_table(given) if self.table else self.aligned(flat, self.value(given))
+
+    def newest(self, flat: FlatOp, i: int) -> ir.Value:
+        given, steps = flat.tensor(i), self.steps
+        axes = steps.of_all(given)
+        if self.table or not axes or not steps.is_new(flat.outputs[0]):
+            return self.operand(flat, i)
+        maker = steps.makers.get(given)
+        if isinstance(maker, FlatForm) and isinstance(maker.node, AppendNode):
+            return self.value(maker.value)
+        return self.places.newest_of(self.value(given), axes[0] - given.rank)
+
+    # --- what is kept ---
+
+    def carry(self, flat: FlatOp) -> None:
+        builder, states = self.builder, self.kept[flat]
         builder.path = flat.path
-        self.ready(flat)
-        names = [f"{carry.layer}.{s.name}" for s in carry.states]
-        made, after = flat.node.op.onnx_step(flat.node, OnnxNodeScope(self, flat), [self.pasts[n] for n in names])
-        for value, x in zip(flat.outputs, self.results(flat, made), strict=True):
-            self.values[value] = x
-        for name, state, x in zip(names, carry.states, after, strict=True):
-            y = builder.cast(x, state.dtype)
-            y.shape = self.shape_of(state.shape, "past")
-            self.presents.append((name, y))
+        pasts = [self.pasts[s.name] for s in states]
+        made, after = flat.node.op.onnx_step(flat.node, OnnxNodeScope(self, flat), pasts)
+        self.values.update(zip(flat.outputs, self.results(flat, made), strict=True))
+        self.presents.update((s.name, builder.cast(x, s.dtype)) for s, x in zip(states, after, strict=True))
 
     def scan(self, flat: FlatScan) -> None:
-        carry = self.plan.carries.get(flat)
-        if carry is None:
-            with self.writing(self.plan.forms.get(flat.outputs[0], ())):
-                super().scan(flat)
+        if not flat.node.kept:
+            super().scan(flat)
             return
-        builder = self.builder
+        builder, kept = self.builder, self.kept[flat]
         builder.path = flat.path
-        names = [f"{carry.layer}.{s.name}" for s in carry.states]
-        states = [self.started(flat, i, self.pasts[n]) for i, n in enumerate(names)]
+        states = [self.started(flat, i, self.pasts[k.name]) for i, k in enumerate(kept)]
         valid = self.valid()
         sequences = [builder.swapped(self.value(v), v.rank, 1) for v in flat.sequences]
         count = len(sequences)
@@ -314,7 +307,7 @@ class StepWriter(FormsWriter):
             if valid is not None:
                 real = inputs[-1]
                 for i, state in enumerate(given[: len(states)]):
-                    shown = builder.add("Unsqueeze", [real, list(range(1, len(carry.states[i].shape)))])
+                    shown = builder.add("Unsqueeze", [real, list(range(1, len(kept[i].shape)))])
                     now = builder.cast(results[i], builder.dtype(state))
                     results[i] = builder.add("Where", [shown, now, state])
             return results
@@ -322,9 +315,7 @@ class StepWriter(FormsWriter):
         given = sequences if valid is None else [*sequences, builder.swapped(valid, 2, 1)]
         results = scan(builder, body, states, given)
         self.scanned(flat, results)
-        for name, state, x in zip(names, carry.states, results, strict=False):
-            x.shape = self.shape_of(state.shape, "past")
-            self.presents.append((name, x))
+        self.presents.update((k.name, x) for k, x in zip(kept, results, strict=False))
 
     def started(self, flat: FlatScan, i: int, past: ir.Value) -> ir.Value:
         """A state after the positions before; where there are none, what the scan starts from."""
@@ -343,49 +334,244 @@ class StepWriter(FormsWriter):
         """Attention that reads the cached tensors themselves. Keys and values are projections of them, position by
         position: run on the rows of an identity matrix, the nodes between give the maps, which go over to the queries
         and the result."""
-        builder, latent = self.builder, self.plan.latents[flat]
+        builder, latent = self.builder, self.steps.latents[flat]
         add, path = builder.add, flat.path
-        widths = [int(v.shape[-1]) for v in latent.base]
+        base = [form.output for form in latent.base]
+        widths = [int(v.shape[-1]) for v in base]
         total, at = sum(widths), 0
-        kept = dict(self.values)
-        for value, width in zip(latent.base, widths, strict=True):
+        kept, by_row = dict(self.values), self.by_row
+        for value, width in zip(base, widths, strict=True):
             block = np.zeros((total, width))
             block[at : at + width] = np.eye(width)
             at += width
             self.values[value] = builder.constant(block.reshape([1] * (value.rank - 2) + [total, width]), value.dtype)
-        by_row, self.by_row, self.plain = self.by_row, False, True
+        self.by_row = False
         for node in latent.chain:
             builder.path = f"{node.path}/map"
             made = self.results(node, node.node.op.onnx(node.node, OnnxNodeScope(self, node)))
             self.values.update(zip(node.outputs, made, strict=True))
-        self.by_row, self.plain = by_row, False
         maps = [self.values[v] for v in flat.inputs[1:3] if isinstance(v, Value)]
-        self.values = kept
+        self.values, self.by_row = kept, by_row
         builder.path = path
-        rows = []
-        for value in latent.base:
-            x = self.full[value]
-            rows.append(add("Unsqueeze", [x, [1]]) if value.rank == 3 else x)
+        rows = [add("Unsqueeze", [x, [1]]) if v.rank == 3 else x for v in base for x in [self.value(v)]]
         keys = add("Concat", rows, {"axis": -1}) if len(rows) > 1 else rows[0]
         scope = OnnxNodeScope(self, flat)
         (y,) = self.results(flat, flat.node.op.onnx_absorbed(flat.node, scope, keys, maps[0], maps[1]))
         self.values[flat.outputs[0]] = y
 
+    # --- operators that append themselves ---
 
-def entries(entry: CacheSpec | CarriedState) -> list[tuple[str, Shape, str]]:
-    """What is kept: its name, its shape and type."""
-    if isinstance(entry, CacheSpec):
-        return [(f"{entry.layer}.{entry.role}", entry.value.shape, entry.value.dtype)]
-    return [(f"{entry.layer}.{s.name}", s.shape, s.dtype) for s in entry.states]
+    def find_appending(self) -> set[FlatNode]:
+        """All attention, if all of it can append to its caches itself and nothing else looks at positions of keys."""
+        steps = self.steps
+        kinds = {k.kind for k in steps.kept}
+        rows = all(v.rank == 2 for v in steps.step.inputs if any(map(steps.of.has, v.shape)))
+        if kinds != {"cache"} or steps.latents or not rows:
+            return set()
+        readers = Counter(v for n in steps.step.nodes for v in n.inputs if isinstance(v, Value))
+        found: set[FlatNode] = set()
+        self.appending = {*steps.step.nodes}
+        for node in steps.step.nodes:
+            if not isinstance(node, FlatOp) or any(v in steps.positional for v in node.outputs):
+                continue
+            given = [v for v in node.inputs if isinstance(v, Value) and steps.of_all(v)]
+            if not given:
+                continue
+            once = all(steps.form_of(v) and readers[v] == 1 for v in given if v not in steps.positional)
+            if not once or not node.node.op.caches_itself(node.node, OnnxNodeScope(self, node)):
+                return set()
+            found.add(node)
+        return found
+
+    def appends(self, flat: FlatOp) -> bool:
+        return flat in self.appending
+
+    def new_positions(self, flat: FlatOp, i: int) -> ir.Value:
+        form = self.steps.form_of(flat.tensor(i))
+        assert form is not None
+        return self.value(form.value)
+
+    def kept_of(self, flat: FlatOp, i: int) -> Kept:
+        form = self.steps.form_of(flat.tensor(i))
+        assert form is not None
+        return self.kept[form][0]
+
+    def past(self, flat: FlatOp, i: int) -> ir.Value | None:
+        return self.pasts[self.kept_of(flat, i).name]
+
+    def keep_as(self, flat: FlatOp, i: int, x: ir.Value) -> None:
+        self.presents[self.kept_of(flat, i).name] = x
+
+    def filled(self, flat: FlatOp) -> tuple[ir.Value, ir.Value]:
+        return self.places.filled()
+
+    def turn_rows(self) -> None:
+        """Real tokens first: what comes in is turned."""
+        for value in self.steps.step.inputs:
+            if value in self.values and self.steps.is_new(value):
+                self.values[value] = self.places.real_first(self.values[value])
+        self.places.fed["position_ids"] = self.places.real_first(self.places.fed["position_ids"])
+
+    def turned(self, sign: int) -> ir.Value:
+        return self.places.turned(sign)
+
+    # --- positions ---
+
+    def valid(self) -> ir.Value | None:
+        return self.places.valid()
+
+    def at_start(self) -> ir.Value:
+        return self.places.at_start()
+
+    def number(self, n: Num, dtype: str) -> ir.Value:
+        """A length as a number is that of all positions, of which the new ones may be asked for."""
+        new = self.places.lengths[0]
+        return super().number(Num(with_symbol(n.value, new, self.all), n.expr, n.origin), dtype)
+
+    def positions(self, length: Num) -> ir.Value:
+        if not self.steps.of.has(length):
+            return super().positions(length)
+        if length.value not in (self.new, self.all):
+            raise error("E0504", f"a decode step has no positions up to {length}")
+        new = length.value == self.new
+        if not self.by_row:
+            return self.places.counted(new)
+        found = self.places.fed["position_ids"] if new else self.places.of_keys()
+        self.asked = self.ranks[found] = 2
+        return found
+
+    def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[ir.Value, ir.Value]:
+        add, has = self.builder.add, self.steps.of.has
+        if not has(queries) and not has(keys):
+            return super().pairs(queries, keys, middle)
+        if queries.value not in (self.new, self.all, 1) or keys.value != self.all:
+            raise error("E0504", f"a decode step has no pairs of {queries} queries and {keys} keys")
+        if self.table or queries.value == self.all:
+            if self.by_row:
+                raise RowsUnsupportedError("mask")  # padding would be among the queries
+            position = self.places.counted(new=False)
+            return add("Unsqueeze", [position, [-1]]), add("Unsqueeze", [position, [0]])
+        query, key = self.places.pairs(middle)
+        if self.by_row:
+            self.asked = self.ranks[query] = self.ranks[key] = 3 + middle
+        return query, key
+
+    # --- rows of several lengths ---
+
+    def is_by_row(self, flat: FlatOp, i: int) -> bool:
+        return self.rank_of(flat, i) > 0
+
+    def varies_by_row(self, flat: FlatOp, i: int) -> bool:
+        return self.by_row and self.is_by_row(flat, i)
+
+    def rank_of(self, flat: FlatOp, i: int) -> int:
+        """How many axes an input made of positions by row has; 0 for any other."""
+        given = flat.inputs[i]
+        known = isinstance(given, Value) and given in self.steps.positional and given in self.values
+        return self.ranks.get(self.values[given], 0) if known and isinstance(given, Value) else 0
+
+    def of_rows(self, node: FlatNode) -> None:
+        """What is made of positions, for each row. What has no such form is not written; nobody may read it then."""
+        if isinstance(node, FlatOp) and self.is_direct(node):
+            with suppress(RowsUnsupportedError):
+                self.by_rows(node)
+            return
+        for value in node.outputs:
+            self.at_positions(value)
+
+    def by_rows(self, flat: FlatOp) -> None:
+        self.builder.path = flat.path or flat.outputs[0].name
+        self.asked = 0
+        made = self.results(flat, flat.node.op.onnx(flat.node, OnnxNodeScope(self, flat)))
+        ranks = [r for i in range(len(flat.inputs)) if (r := self.rank_of(flat, i))]
+        for value, x in zip(flat.outputs, made, strict=True):
+            self.values[value] = x
+            if ranks or self.asked:
+                own = max(value.rank + 1, *ranks) if flat.node.op.elementwise and ranks else 0
+                self.ranks[x] = own or (self.asked if self.asked > 2 else value.rank + 1)
+
+    def is_direct(self, flat: FlatOp) -> bool:
+        """Whether an op can be written for each row as it stands: it asks for positions, or has its own place of inputs
+        in that form."""
+        op, known = flat.node.op, self.steps.positional
+        # Of all positions those of padding stand nowhere: an op that only moves numbers may have them, no table has.
+        if op.elementwise or (op.by_rows and (op.positional or op.moves or not self.steps.of_all(flat.outputs[0]))):
+            return True
+        if op.by_rows and op.table(flat.node) is not None:  # of weights, which have no positions
+            return flat.inputs[0] not in known
+        return op.positional and not any(v in known for v in flat.inputs if isinstance(v, Value))
+
+    def at_positions(self, value: Value) -> None:
+        """The rows of a table at the positions of the new tokens: [batch, …], wherever the axis of time is. The keys of
+        a row begin behind its padding, so that no table has them."""
+        axes = [i for i, d in enumerate(value.shape) if self.steps.of.has(d)]
+        if not axes:
+            self.values[value] = self.as_table(value)
+        elif len(axes) == 1 and self.steps.is_new(value):
+            axis, add = axes[0], self.builder.add
+            x = add("Gather", [self.as_table(value), self.places.fed["position_ids"]], {"axis": axis})
+            order = [axis, *range(axis), *range(axis + 1, value.rank + 1)]
+            x = add("Transpose", [x], {"perm": order}) if axis else x
+            self.values[value] = x
+            self.ranks[x] = value.rank + 1
+
+    def aligned(self, flat: FlatOp, x: ir.Value) -> ir.Value:
+        """A tensor of positions by row, [batch, …], with as many axes as the result of an element-wise op has."""
+        rank = self.ranks.get(x) if self.by_row else None
+        op, first = flat.node.op, flat.outputs[0]
+        if rank is None or not (op.elementwise or op.family == "attention"):
+            return x
+        target = first.rank
+        if first in self.steps.positional:
+            target = max(target + 1, *(self.rank_of(flat, i) for i in range(len(flat.inputs))))
+        add = self.builder.add
+        if rank < target:
+            y: ir.Value = add("Unsqueeze", [x, list(range(1, target - rank + 1))])
+        elif rank == target + 1:
+            y = add("Squeeze", [x, [1]])
+        elif rank == target:
+            return x
+        else:
+            raise RowsUnsupportedError(op.name)
+        self.ranks[y] = target
+        return y
+
+    def every_position(self, flat: FlatOp, i: int) -> ir.Value | None:
+        given = flat.tensor(i)
+        return self.as_table(given) if given in self.steps.positional else None
+
+    def as_table(self, value: Value) -> ir.Value:
+        """A tensor made of positions, for all of them from 0 on, the same for every row."""
+        steps = self.steps
+        if value not in steps.positional or not (self.by_row or self.table or steps.is_new(value)):
+            return self.value(value)
+        if value not in self.tables:
+            maker = steps.makers[value]
+            before = self.by_row, self.table, self.builder.path
+            self.by_row, self.table = False, True
+            self.builder.path = maker.weight.path if isinstance(maker, FlatParam) else maker.path or value.name
+            if isinstance(maker, FlatOp):
+                node = resized(maker.node, {steps.of.new: self.all})
+                flat = replace(maker, node=node)
+                made = self.results(flat, node.op.onnx(node, OnnxNodeScope(self, flat)))
+                self.tables.update((v, x) for v, x in zip(maker.outputs, made, strict=True) if x is not None)
+            elif isinstance(maker, FlatParam):
+                self.tables[value] = self.param(maker)
+            elif isinstance(maker, FlatForm):
+                self.tables[value] = self.as_table(maker.value)
+            else:
+                raise RowsUnsupportedError("scan")
+            self.by_row, self.table, self.builder.path = before
+        return self.tables[value]
 
 
-def handed_names(plan: DecodePlan) -> dict[Value, str]:
+def handed_names(steps: FlatStep) -> dict[Value, str]:
     """What the tensors are called that are computed before the first step: keys and values of cross-attention by their
     layer."""
-    before = plan.before.outputs
+    before = steps.before.outputs
     found: dict[Value, str] = {}
     layer = -1
-    for node in plan.step.nodes:
+    for node in steps.step.nodes:
         if isinstance(node, FlatOp):
             kept = node.node.op.cached_inputs(node.node)
             crossing = {i: v for i in kept if isinstance(v := node.inputs[i], Value) and v in before}

@@ -178,8 +178,8 @@ class GraphWriter:
             found.append(x)
         return found
 
-    def shape(self, shape: Shape) -> ir.Shape | None:
-        """Sizes as numbers and names; None where they are not worth telling."""
+    def shape(self, shape: Shape) -> ir.Shape:
+        """Sizes as numbers and names."""
         return ir.Shape([int(d) if d.static else str(self.renamed(d.value)) for d in shape])
 
     def renamed(self, size: Size) -> Size:
@@ -384,7 +384,11 @@ class GraphWriter:
             builder.path = path
         return frame.sizes[key]
 
-    # --- positions ---
+    # --- numbers and positions ---
+
+    def number(self, n: Num, dtype: str) -> ir.Value:
+        """A number that a node is given, as a scalar."""
+        return self.builder.number(n, dtype)
 
     def positions(self, length: Num) -> ir.Value:
         """0, 1, … length - 1."""

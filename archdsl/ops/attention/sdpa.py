@@ -446,7 +446,8 @@ class SDPA(Primitive):
         attention can do it; else None."""
         q, k, v = tensor_inputs(node, 0, 1, 2)
         mask: Mask = node.options["mask"]
-        fits = q.rank == 4 and q.shape[-2].value == k.shape[-2].value and k.shape[-1].value == v.shape[-1].value
+        alike = g.in_steps or q.shape[-2].value == k.shape[-2].value  # in a step its keys are those before, too
+        fits = q.rank == 4 and alike and k.shape[-1].value == v.shape[-1].value
         if not fits or g.has(4) or not g.offers("GroupQueryAttention") or not g.appends:
             return None
         if not q.shape[-1].static or int(q.shape[-1]) % 8:  # onnxruntime refuses heads of another size
