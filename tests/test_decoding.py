@@ -9,20 +9,12 @@ from decoding import MODES, PARALLEL, accepted, cases, listed, measured
 from torch_emit.test_huggingface import WRITTEN_FOR
 from zoo import sizes
 
-from archdsl.ir import verify
-
 LISTED = listed()
 FOLDERS = tuple(map(int, version("transformers").split(".")[:2])) >= WRITTEN_FOR
 SAMPLE = ["deepseek_v2:deepseek_v2_lite", "hf/bart:mbart", "hf/gemma3_text", "hf/jamba", "hf/opt", "hf/whisper"]
 """Latents, an encoder beside keys and values, windows, states, learned positions; `pytest --every` takes all."""
 EACH = 30
 """Specs that the same processes run."""
-
-
-@pytest.fixture(autouse=True)
-def _unverified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rules of the IR are for other tests: the outlined model of some folders breaks one, `--every` or not."""
-    monkeypatch.setattr(verify, "enabled", False)
 
 
 def told(name: str, found: set[str]) -> str:

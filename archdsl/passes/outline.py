@@ -6,7 +6,7 @@ tied to the embedding becomes a linear layer too, and `tie` says which weight it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import is_
 
@@ -17,9 +17,9 @@ from archdsl.ir.dims import Expr, Var
 from archdsl.ir.graph import (
     Block,
     CallNode,
-    CausalNode,
     CheckNode,
     Graph,
+    Handle,
     LoopNode,
     Model,
     Node,
@@ -30,6 +30,8 @@ from archdsl.ir.graph import (
     reads,
 )
 from archdsl.ir.paths import safe_name
+from archdsl.ir.static import SharedModule
+from archdsl.ir.walk import every_node
 from archdsl.ir.weights import weights
 
 BASE, HEAD = "model", "lm_head"
@@ -74,7 +76,7 @@ def _renamed(block: Block, known: dict[Block, Block]) -> Block:
             other = f"{rest}_{first}"
             apart = first in names and other not in names and n.instance is None
             return replace(n, name=other) if apart and other.isidentifier() and safe_name(other) == other else n
-        if isinstance(n, CallNode):
+        if isinstance(n, CallNode) and n.step is None:  # else both parts of its block are left as they are
             below = _renamed(n.block, known)
             return n if below is n.block else replace(n, block=below)
         if isinstance(n, LoopNode):
@@ -91,18 +93,16 @@ def _renamed(block: Block, known: dict[Block, Block]) -> Block:
 def _outlined(model: Model) -> Outlined:
     graph = model.block.graph
     makers = {v: node for node in graph.nodes for v in node_outputs(node)}
-    tail: list[OpNode | CallNode] = []
     node = makers.get(_output(model))
     while not (isinstance(node, OpNode) and _is_head(node, makers)):
         given = [v for v in reads(node) if v.rank == 3] if isinstance(node, OpNode | CallNode) else []
         only = isinstance(node, OpNode) and node.op.elementwise
         if not isinstance(node, OpNode | CallNode) or len(given) != 1 or not (only or isinstance(node, CallNode)):
             raise refuse(model, "its output is not made by an LM head: one linear layer over the vocabulary")
-        tail.append(node)
         node = makers.get(given[0])
     hidden = node.tensor(0)
     head, tie = _own_head(model, node, makers)
-    return _split(model, hidden, node, head, tie, tail)
+    return _split(model, hidden, node, head, tie)
 
 
 def _output(model: Model) -> Value:
@@ -129,23 +129,34 @@ def _own_head(model: Model, node: OpNode, makers: Mapping[Value, Node]) -> tuple
     return replace(untied, name=HEAD), f"{BASE}.{table.instance.path}.{table.weight}"
 
 
-def _split(
-    model: Model, hidden: Value, node: OpNode, head: OpNode, tie: str, tail: list[OpNode | CallNode]
-) -> Outlined:
+def _split(model: Model, hidden: Value, node: OpNode, head: OpNode, tie: str) -> Outlined:
     block, graph = model.block, model.block.graph
-    behind = {node, *tail}
-    nodes = tuple(n for n in graph.nodes if n not in behind)
-    read = {v for n in nodes if not isinstance(n, CausalNode) for v in reads(n)} | {hidden}
+    behind: list[Node] = []
+    logits = {*node.outputs}
+    for n in graph.nodes:
+        if not logits.isdisjoint(reads(n)):
+            behind.append(n)
+            if others := [v for v in reads(n) if v not in logits]:
+                named = f"`{others[0].name}`" if others[0].name else "another tensor"
+                raise refuse(model, f"what stands behind its LM head reads {named} too, and only logits reach it")
+            logits |= {*node_outputs(n)}
+    nodes = tuple(n for n in graph.nodes if n not in (node, *behind))
+    read = {v for n in nodes for v in reads(n)} | {hidden}
     nodes = tuple(n for n in nodes if not isinstance(n, WeightNode) or n.output in read)
-    shared = node.instance if node.instance is not None else None
+    shared = node.instance
+    before, later = {*_shared(nodes)}, {*_shared(behind)}
+    for instance in block.instances:
+        if [instance is shared, instance in before, instance in later].count(True) > 1:
+            why = "is one layer for two that are apart there: the model, its LM head, and what stands behind that"
+            raise refuse(model, f"`{instance.path}` {why}")
     base = replace(
         block,
         key=(block.key, BASE),
         graph=Graph(graph.inputs, nodes, (hidden,)),
         result_names=(None,),
-        instances=tuple(i for i in block.instances if i is not shared),
+        instances=tuple(i for i in block.instances if i is not shared and i not in later),
     )
-    names = [*block.hypers, *block.axes, *(f.name for f in model.config), *(s.name for s in model.symbols)]
+    names = [*block.axes, *(f.name for f in model.config), *(s.name for s in model.symbols)]
     bind: dict[str, Expr] = {name: Var(name) for name in names if name not in block.local}
     outer = replace(hidden)
     call = CallNode(base, graph.inputs, (), (outer,), bind, name=BASE, alias=BASE, span=block.span)
@@ -153,8 +164,8 @@ def _split(
     checks = (n for n in nodes if isinstance(n, CheckNode))
     root = replace(
         block,
-        graph=Graph(graph.inputs, (*checks, call, last, *reversed(tail)), graph.outputs),
-        instances=(),
+        graph=Graph(graph.inputs, (*checks, call, last, *behind), graph.outputs),
+        instances=tuple(i for i in block.instances if i in later),
         asserts=(),
         decisions=(),
     )
@@ -167,6 +178,15 @@ def _split(
         paths[w.path] = f"{HEAD}{w.path.removeprefix(old)}" if not tie and w.path.startswith(f"{old}.") else inside
     verify.checked(outlined, verify.violations, "outlining")
     return Outlined(outlined, base, hidden, last, paths, tie)
+
+
+def _shared(nodes: Sequence[Node]) -> Iterator[SharedModule]:
+    """Yield the shared instances that nodes apply, read or hand on."""
+    for node in every_node(Graph((), tuple(nodes), ())):
+        if isinstance(node, OpNode | CallNode | WeightNode) and node.instance is not None:
+            yield node.instance
+        if isinstance(node, CallNode):
+            yield from (c.instance for c in node.contexts if isinstance(c, Handle))
 
 
 def refuse(model: Model, why: str, help: str = "") -> ArchError:

@@ -25,6 +25,7 @@ from archdsl.backends.torch import Extras, emit
 from archdsl.backends.torch.validate import InvalidError, validate
 from archdsl.diagnostics import ArchError
 from archdsl.interop.convert import convert_from, import_folder
+from archdsl.ir import verify
 from archdsl.ir.paths import is_reserved
 from archdsl.ir.weights import weights
 from archdsl.run.load import load_source
@@ -446,6 +447,69 @@ def test_what_stands_behind_the_layers_is_an_lm_head(end: str, tmp_path: Path) -
     (problem,) = caught.value.diagnostics
     assert problem.code == "E0534"
     assert ENDS[end] in problem.message
+
+
+BEHIND = """
+block capped(cap = 30.0)(x: [batch, time, v]) -> [batch, time, v] { return tanh(x / cap) * cap }
+block mapped(x: [batch, time, v]) -> [batch, time, v] { return x -> linear(v) -> layernorm }
+block scaled(x: [batch, time, v], s: [v]) -> [batch, time, v] { return tanh(x) * s }
+block holding(part: block)(x: [batch, time, v]) -> [batch, time, v] { return tanh(x) -> part }
+block layer { attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 8) }
+"""
+KEPT_BEHIND = {
+    "a block": "return x -> linear(vocab) as head -> capped",
+    "a layer": "return x -> linear(vocab) as head -> mapped",
+    "a shared layer": "let f = shared(mapped)\n return x -> linear(vocab) as head -> f -> f",
+    "one that is handed on": "let f = shared(mapped)\n return x -> linear(vocab) as head -> holding(part: f)",
+    "claims": "y = x -> linear(vocab) as head\n assume causal(y)\n z = 2 * y\n assert causal(z)\n return z",
+    "what nothing reads": "y = x -> linear(vocab) as head\n other = y -> linear(3)\n return y",
+}
+NOT_BEHIND = {
+    "a weight": ("param s: [vocab] = normal(1)\n return (x -> linear(vocab)) * s", "reads `s` too, and only logits"),
+    "one of a block": ("param s: [vocab] = normal(1)\n return scaled(x -> linear(vocab), s)", "reads `s` too"),
+    "what others make": ("return (x -> linear(vocab)) * mean(x, axis: [0, 1, 2])", "reads another tensor too"),
+    "a loss of the whole": (
+        "y = x -> linear(vocab)\n loss l = mean(y, axis: [0, 1, 2])\n return y",
+        "a loss of its own",
+    ),
+    "the head": ("let f = shared(linear(width))\n return x -> f -> holding(part: f)", "`f` is one layer for two"),
+    "a layer from before": ("let f = shared(mapped)\n return x -> f -> linear(width) -> f", "`f` is one layer for two"),
+    "the head before": (
+        "let f = shared(linear(width))\n return x -> f -> gelu -> f",
+        "`f` is one layer for two",
+    ),
+}
+
+
+def with_end(end: str) -> Any:
+    text = f"{BEHIND}model m(vocab = 40, width = 16)(tokens: token[batch, time]) {{\n"
+    return archdsl.load(
+        text=f"{text}  x = tokens -> embedding(vocab, width)\n  for b in 2 * layer {{ x = x -> b }}\n  {end}\n}}"
+    )
+
+
+@pytest.mark.parametrize("what", KEPT_BEHIND)
+def test_what_reads_logits_alone_stands_behind_the_head(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "enabled", True)
+    model = with_end(KEPT_BEHIND[what])
+    archdsl.init_weights(model, tmp_path / "w.safetensors")
+    archdsl.to_huggingface(model, tmp_path / "hf", weights=tmp_path / "w.safetensors", native=False)
+    ours: Any = load_source(emit(model))().eval()
+    ours.load_state_dict(load_file(tmp_path / "w.safetensors"))
+    tokens = torch.randint(40, (2, 7), generator=torch.Generator().manual_seed(0))
+    assert difference(loaded(tmp_path / "hf")(tokens).logits, ours(tokens)) < TOLERANCE
+
+
+@pytest.mark.parametrize("what", NOT_BEHIND)
+def test_what_reads_more_than_logits_does_not(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "enabled", True)
+    end, words = NOT_BEHIND[what]
+    with pytest.raises(ArchError) as caught:
+        archdsl.to_huggingface(with_end(end), tmp_path / "hf", native=False)
+    (problem,) = caught.value.diagnostics
+    assert (problem.code, words in problem.message) == ("E0534", True), problem.message
 
 
 def test_a_layer_with_two_attentions_has_two_places_in_the_cache(tmp_path: Path) -> None:
