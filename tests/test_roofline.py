@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -23,8 +24,9 @@ from archdsl.estimates.sharding import StepPlan, shard
 from archdsl.ir.graph import Model
 from archdsl.ir.weights import weights
 from archdsl.passes.checkpoint import Checkpoint
-from archdsl.passes.decode import planned
+from archdsl.passes.flat_step import unroll_step
 from archdsl.passes.flatten import flatten
+from archdsl.passes.step import stepped
 from archdsl.report.tables import plain_text, roofline_view
 from archdsl.resources import zoo_files
 
@@ -60,6 +62,12 @@ def found(spec: str, **how: Any) -> tuple[list[Kernel], Any]:
     return kernels(flatten(model), flops.sizes, "bfloat16", **how), flops
 
 
+def step_kernels(model: Model, sizes: Mapping[str, int]) -> list[Kernel]:
+    """Those of one step of decoding."""
+    step = unroll_step(stepped(model))
+    return kernels(step.step, sizes, "bfloat16", step=step)
+
+
 @pytest.mark.parametrize("spec", [m for m in MODELS if m in {e.name for e in archdsl.list_zoo()}])
 def test_kernels_do_the_model_s_flops(spec: str) -> None:
     ours, flops = found(spec)
@@ -70,7 +78,7 @@ def test_kernels_do_the_model_s_flops(spec: str) -> None:
     assert sum(k.bytes for k in plain) >= sum(k.bytes for k in ours) > 0
     if flops.decode_step is not None:
         model = archdsl.load(spec)
-        step = kernels(planned(model).step, flops.sizes, "bfloat16", plan=planned(model))
+        step = step_kernels(model, flops.sizes)
         assert sum(k.flops for k in step) == flops.decode_step
 
 
@@ -98,7 +106,7 @@ def test_bytes_of_a_layer() -> None:
 def test_a_step_reads_weights_and_caches() -> None:
     model = archdsl.load("llama3_8b")
     sizes = {"batch": 4, "time": 4096}
-    step = kernels(planned(model).step, sizes, "bfloat16", plan=planned(model))
+    step = step_kernels(model, sizes)
     params = archdsl.estimate("llama3_8b").params
     cache = 4 * 4096 * 32 * 2 * 1024 * 2
     weights = 2 * (params.total - params.embedding)
@@ -107,7 +115,9 @@ def test_a_step_reads_weights_and_caches() -> None:
     near, far = (
         sum(
             k.bytes
-            for k in kernels(planned(m).step, {"batch": 1, "time": t}, "bfloat16", plan=planned(m))
+            for k in kernels(
+                unroll_step(stepped(m)).step, {"batch": 1, "time": t}, "bfloat16", step=unroll_step(stepped(m))
+            )
             if k.op == "sdpa"
         )
         for m in [archdsl.load("mistral_7b")]
@@ -120,7 +130,9 @@ def test_a_step_reads_the_experts_that_are_chosen() -> None:
     model = archdsl.load("mixtral_8x7b")
 
     def read(batch: int) -> float:
-        step = kernels(planned(model).step, {"batch": batch, "time": 64}, "bfloat16", plan=planned(model))
+        step = kernels(
+            unroll_step(stepped(model)).step, {"batch": batch, "time": 64}, "bfloat16", step=unroll_step(stepped(model))
+        )
         return sum(k.bytes for k in step if ".experts" in k.path and k.op == "linear")
 
     experts = 2 * 32 * 8 * 3 * 4096 * 14_336

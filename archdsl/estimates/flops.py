@@ -34,16 +34,16 @@ from archdsl.estimates.mask_density import count, looks_back, symbolic
 from archdsl.estimates.params import ParamsReport
 from archdsl.estimates.params import estimate as count_parameters
 from archdsl.ir.cost import Amount, Pairs, whole_at
-from archdsl.ir.dims import Lit, Num, Poly, add, evaluate, expr_text, mul
+from archdsl.ir.dims import Lit, Num, Poly, add, evaluate, expr_text, mul, of_atom
 from archdsl.ir.dims import Value as Size
-from archdsl.ir.graph import Block, CheckNode, Model, OpNode, Value
+from archdsl.ir.graph import Block, CheckNode, Model, OpNode
 from archdsl.ir.masks import TENSOR_RULES
 from archdsl.ir.ranges import TESTS
 from archdsl.ir.walk import calls_of, nodes_below
 from archdsl.passes.checkpoint import Checkpoint
-from archdsl.passes.decode import DecodePlan, planned
+from archdsl.passes.flat_step import FlatStep, unroll_step
 from archdsl.passes.flatten import FlatGraph, FlatOp, FlatScan
-from archdsl.passes.forms import NEW
+from archdsl.passes.step import stepped
 
 Convention = Literal["exact", "dense", "megatron", "palm", "kaplan"]
 CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
@@ -555,11 +555,13 @@ def decode_work(model: Model) -> Total:
     keys and values of its result) is computed before the first step.
 
     Raises ArchError E0504 where there is no such step."""
-    return _Steps(planned(model)).total
+    step = stepped(model)
+    total = _Steps(unroll_step(step)).total
+    return total.where(step.new.name, 1).where(step.all.name, of_atom(step.time))
 
 
 class _Steps:
-    def __init__(self, found: DecodePlan) -> None:
+    def __init__(self, found: FlatStep) -> None:
         self.found = found
         self.total = Total()
         self.memo: dict[Any, Total] = {}
@@ -571,8 +573,7 @@ class _Steps:
             if isinstance(node, FlatOp):
                 into.join(self.op(node, given.get(node, ()), hidden.get(node, NOWHERE)), times)
             elif isinstance(node, FlatScan):
-                along = any(self.found.forms.get(v, ("",) * 2)[1] == NEW for v in node.sequences)
-                self.graph(node.body, into, times if along else mul(times, node.node.length.value))
+                self.graph(node.body, into, times if node.node.kept else mul(times, node.node.length.value))
 
     def masked(self, graph: FlatGraph) -> tuple[dict[FlatOp, tuple[Known, ...]], dict[FlatOp, Places]]:
         """What masks make of the inputs of ops, and what is needed none of their results, where there is any."""
@@ -582,7 +583,7 @@ class _Steps:
             own = tuple(facts.get(v, ()) for v in node.inputs)
             if isinstance(node, FlatOp) and (any(own) or node.node.op.makes_mask):
                 given[node] = own
-                facts.update((v, known(self.found.stepped(node).node, own)) for v in node.outputs)
+                facts.update((v, known(node.node, own)) for v in node.outputs)
         if not given:
             return {}, {}
         needed: dict[object, Places] = dict.fromkeys(graph.outputs, NOWHERE)
@@ -594,23 +595,22 @@ class _Steps:
                 if places or node in given:
                     hidden[node] = places
                     own = given.get(node, ((),) * len(node.inputs))
-                    unread = unneeded(self.found.stepped(node).node, own, places)
+                    unread = unneeded(node.node, own, places)
             for value, part in zip(node.inputs, unread, strict=True):
                 needed[value] = needed.get(value, part) & part
         return given, hidden
 
     def op(self, node: FlatOp, given: tuple[Known, ...] = (), hidden: Places = NOWHERE) -> Total:
-        """One op; those of layers that are alike are looked at once."""
-        taken = self.found.stepped(node)
-        tensors = (v for v in (*taken.inputs, *taken.outputs) if isinstance(v, Value))
-        key = (id(node.node), given, hidden, *(id(v.shape) for v in tensors))
+        """One op; those of layers that are alike are looked at once. Keys and values that are projections of what is
+        kept are not computed again for all positions: queries are projected instead."""
+        key = (id(node.node), given, hidden)
         if key not in self.memo:
             total = Total()
-            for part in taken.node.op.step_flops(taken.node).contractions:
-                total.add(costing(taken.node, part.amount, given or ((),) * len(taken.inputs), hidden))
+            for part in node.node.op.step_flops(node.node).contractions:
+                total.add(costing(node.node, part.amount, given or ((),) * len(node.inputs), hidden))
             for inner in node.blocks.values():
-                self.experts(node, inner, taken.inputs[0], total)
-            self.memo[key] = total
+                self.experts(node, inner, node.node.inputs[0], total)
+            self.memo[key] = total.where(self.found.of.all.name, 1) if node in self.found.chain else total
         return self.memo[key]
 
     def experts(self, node: FlatOp, inner: FlatGraph, x: Any, into: Total) -> None:

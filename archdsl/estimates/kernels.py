@@ -28,9 +28,8 @@ from archdsl.estimates.mask_density import count
 from archdsl.frozen import Frozen
 from archdsl.ir.cost import Amount, Cost, elements, whole_at
 from archdsl.ir.graph import OpNode, Value
-from archdsl.passes.decode import DecodePlan
+from archdsl.passes.flat_step import FlatStep
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, FlatWeight
-from archdsl.passes.forms import ALL, NEW
 from archdsl.passes.gradients import wanting
 
 
@@ -102,13 +101,14 @@ def kernels(
     dtype: Dtype,
     *,
     fused: bool = True,
-    plan: DecodePlan | None = None,
+    step: FlatStep | None = None,
     cut: Cut | None = None,
     scores: Callable[[FlatOp], str | None] | None = None,
 ) -> list[Kernel]:
-    """Every op of a model's graph at these sizes; with a `plan`, of one step of decoding, where the graph is its
-    `step`. `scores` says in which type attention stores all scores; None where it stores none."""
-    return list(_KernelWalk(sizes, dtype, fused, plan, cut or Cut(), scores).graph(graph, 1.0, 1.0, None))
+    """Every op of a model's graph at these sizes; with a `step`, of one step of decoding, whose graph it is. `scores`
+    says in which type attention stores all scores; None where it stores none."""
+    sizes = sizes if step is None else step.of.sizes(sizes)
+    return list(_KernelWalk(sizes, dtype, fused, step, cut or Cut(), scores).graph(graph, 1.0, 1.0, None))
 
 
 _VIEWS: WeakKeyDictionary[OpNode, bool] = WeakKeyDictionary()
@@ -179,18 +179,23 @@ class _KernelWalk(Sized):
         sizes: Mapping[str, int],
         dtype: Dtype,
         fused: bool,
-        plan: DecodePlan | None,
+        step: FlatStep | None,
         cut: Cut,
         scores: Callable[[FlatOp], str | None] | None = None,
     ) -> None:
         super().__init__(sizes, dtype, cut)
-        self.fused, self.plan, self.scores = fused, plan, scores
+        self.fused, self.step, self.scores = fused, step, scores
         self.pairs: dict[object, int] = {}
         self.costs: dict[object, tuple[object, Cost]] = {}
         self.wants: dict[Value, bool] = {}
         self.fusable: dict[int, bool] = {}
         self.within: dict[int, _KernelWalk] = {}
         """Experts, by how many rows they are given."""
+        self.projected: _KernelWalk | None = None
+        """Keys and values that are projections of what is kept: queries are projected instead, at the new positions."""
+        if step is not None and step.chain:
+            self.projected = _KernelWalk({**sizes, step.of.all.name: 1}, dtype, fused, None, cut)
+            self.projected.wants = self.wants
 
     def amount(self, amount: Amount) -> int:
         flops = whole_at(amount.flops, self.sizes)
@@ -212,20 +217,19 @@ class _KernelWalk(Sized):
         around = _Around(graph, self.fused, self.fusable)
         for i, node in enumerate(graph.nodes):
             if isinstance(node, FlatOp):
-                yield from self.op(node, around, times, experts, i if number is None else number)
+                walk = self.projected if self.projected is not None and self.absorbs(node) else self
+                yield from walk.op(node, around, times, experts, i if number is None else number)
             elif isinstance(node, FlatScan):
-                stepping = self.plan is not None and any(NEW in self.plan.forms.get(v, ()) for v in node.sequences)
-                length = 1 if stepping else whole_at(node.node.length.value, self.sizes)
+                length = 1 if node.node.kept else whole_at(node.node.length.value, self.sizes)
                 yield from self.graph(node.body, times * length, experts, i if number is None else number)
 
     def op(self, node: FlatOp, around: _Around, times: float, experts: float, number: int) -> Iterator[Kernel]:
-        taken = node if self.plan is None else self.plan.stepped(node)
-        cost = self.cost(node, taken)
+        cost = self.cost(node)
         work = self.cut.work(node)
         flops = back_flops = back_bytes = 0.0
-        weights = self.weights(node, taken) * experts
-        read = self.read(node, taken, around)
-        written = self.written(node, taken, around)
+        weights = self.weights(node) * experts
+        read = self.read(node, around)
+        written = self.written(node, around)
         traffic = weights + times * (sum(read) + sum(written) + self.carried(node) + self.stored(node) / work)
         for part in cost.contractions:
             amount = self.amount(part.amount) * times / work
@@ -241,7 +245,7 @@ class _KernelWalk(Sized):
         kernel = Kernel(
             node.path,
             node.node.op.name,
-            next((v.dtype for v in (*taken.outputs, *taken.inputs) if isinstance(v, Value) and v.is_float), "float"),
+            next((v.dtype for v in (*node.outputs, *node.inputs) if isinstance(v, Value) and v.is_float), "float"),
             flops,
             traffic,
             back_flops,
@@ -252,7 +256,7 @@ class _KernelWalk(Sized):
         if kernel.flops or kernel.bytes:
             yield kernel
         for inner in node.blocks.values():
-            yield from self.experts(node, taken.inputs[0], inner, times, number)
+            yield from self.experts(node, node.inputs[0], inner, times, number)
 
     def experts(self, node: FlatOp, x: object, inner: FlatGraph, times: float, number: int) -> Iterator[Kernel]:
         """The block that an op applies itself to rows, each row going to `active` of its copies."""
@@ -270,68 +274,66 @@ class _KernelWalk(Sized):
 
     # --- one op ---
 
-    def cost(self, node: FlatOp, taken: FlatOp) -> Cost:
+    def absorbs(self, node: FlatOp) -> bool:
+        return self.step is not None and node in self.step.chain
+
+    def cost(self, node: FlatOp) -> Cost:
         """Layers that are alike are asked once."""
-        shapes = (v.shape for v in (*taken.inputs, *taken.outputs) if isinstance(v, Value))
-        key = (id(node.node), *(map(id, shapes) if self.plan is not None else ()))
+        key = id(node.node)
         if key not in self.costs:
-            op = taken.node.op
-            found = op.flops(node.node) if self.plan is None else op.step_flops(taken.node)
-            self.costs[key] = (node.node, taken), found
+            op = node.node.op
+            self.costs[key] = node.node, op.flops(node.node) if self.step is None else op.step_flops(node.node)
         return self.costs[key][1]
 
     def wanted(self, node: FlatOp, i: int) -> bool:
         value = node.inputs[i]
         return isinstance(value, Value) and self.wants.get(value, False)
 
-    def weights(self, node: FlatOp, taken: FlatOp) -> float:
+    def weights(self, node: FlatOp) -> float:
         """Bytes of weights that are read; of a table only what is looked up."""
         found = 0.0
         for weight in node.weights.values():
             if not all(d.static for d in weight.weight.shape):
                 continue
             size = prod(map(int, weight.weight.shape)) * width(weight.weight.dtype, self.dtype) / self.cut.held(weight)
-            if weight.weight.kind == "embedding" and not self.cost(node, taken).contractions:
-                size = min(size, sum(self.bytes(v) for v in taken.outputs))
+            if weight.weight.kind == "embedding" and not self.cost(node).contractions:
+                size = min(size, sum(self.bytes(v) for v in node.outputs))
             found += size
         return found
 
-    def read(self, node: FlatOp, taken: FlatOp, around: _Around) -> list[float]:
+    def read(self, node: FlatOp, around: _Around) -> list[float]:
         """Bytes of each input that come from memory."""
         found: list[float] = []
         if is_view(node):
             return [0.0] * len(node.inputs)
-        picks = not node.node.op.passes and not self.cost(node, taken).contractions and not node.blocks
-        most = sum(self.bytes(v) for v in taken.outputs)
-        latent = self.plan.latents.get(node) if self.plan is not None else None
+        picks = not node.node.op.passes and not self.cost(node).contractions and not node.blocks
+        most = sum(self.bytes(v) for v in node.outputs)
+        latent = self.step.latents.get(node) if self.step is not None else None
         kept = node.node.op.cached_inputs(node.node)
-        for i, (value, own) in enumerate(zip(node.inputs, taken.inputs, strict=True)):
-            if not isinstance(value, Value) or not isinstance(own, Value) or around.is_inside(node, value):
+        for i, value in enumerate(node.inputs):
+            if not isinstance(value, Value) or around.is_inside(node, value):
                 found.append(0.0)
             elif latent is not None and i in kept:
                 # The latents are cached and read, once for keys and values.
                 first = i == min(kept)
-                found.append(sum(self.bytes(v) for v in latent.base) if first else 0.0)
+                found.append(sum(self.bytes(form.output) for form in latent.base) if first else 0.0)
             else:
-                size = self.bytes(own) * self.seen(node, i)
+                size = self.bytes(value) * self.seen(node, i)
                 found.append(min(size, most) if picks else size)
         return found
 
     def seen(self, node: FlatOp, i: int) -> float:
         """The part of all positions of a cache that is read."""
-        if self.plan is None or ALL not in self.plan.needs.get((node, i), ()):
+        if self.step is None or not self.step.of_all(node.tensor(i)):
             return 1.0
         bound = node.node.op.lookback(node.node, i) if i in node.node.op.cached_inputs(node.node) else None
-        positions = self.sizes[self.plan.time.name]
+        positions = self.sizes[self.step.of.all.name]
         return 1.0 if bound is None else min(1.0, (bound + 1) / positions)
 
-    def written(self, node: FlatOp, taken: FlatOp, around: _Around) -> list[float]:
+    def written(self, node: FlatOp, around: _Around) -> list[float]:
         if is_view(node) or not node.node.op.needs_tensor(node.node.options, node.node.inputs):
             return [0.0] * len(node.outputs)
-        return [
-            0.0 if around.stays(value) else self.bytes(own)
-            for value, own in zip(node.outputs, taken.outputs, strict=True)
-        ]
+        return [0.0 if around.stays(value) else self.bytes(value) for value in node.outputs]
 
     def stored(self, node: FlatOp) -> float:
         """Bytes of scores that attention writes and reads: their product, the softmax of it, the sum of values."""
@@ -343,10 +345,8 @@ class _KernelWalk(Sized):
 
     def carried(self, node: FlatOp) -> float:
         """Bytes of states that a step of decoding reads and writes."""
-        carry = self.plan.carries.get(node) if self.plan is not None else None
-        if carry is None:
-            return 0.0
-        return sum(2 * self.bytes(Value(s.shape, s.dtype, s.name)) for s in carry.states)
+        states = node.node.op.states(node.node) if node.node.kept else ()
+        return sum(2 * self.bytes(Value(s.shape, s.dtype, s.name)) for s in states)
 
 
 class _Around:

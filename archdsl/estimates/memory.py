@@ -6,7 +6,7 @@ the optimizers of PyTorch; with `master_weights` there is a float32 copy of ever
 states are those of the copy: 2 + 2 + 12 bytes a parameter of Adam in bfloat16 (Rajbhandari et al., 2020, section 3.1).
 
 What a decoder keeps is what a step of `archdsl compile --to onnx --decode` takes in and hands on: the tensors of
-`archdsl.passes.decode.plan`. Emitted PyTorch holds these too, and tables that are the same for all tokens, which are
+`archdsl.passes.flat_step`. Emitted PyTorch holds these too, and tables that are the same for all tokens, which are
 not counted: made of positions, or of weights alone (MLA's, absorbed).
 """
 
@@ -29,13 +29,13 @@ from archdsl.estimates.loss import Loss, default_loss
 from archdsl.estimates.params import output_projections
 from archdsl.frozen import Frozen
 from archdsl.ir.cost import elements, whole_at
+from archdsl.ir.dims import Shape
 from archdsl.ir.graph import Model, Value, Weight
 from archdsl.ir.paths import layers_of, starred
 from archdsl.ir.weights import weights as every_weight
 from archdsl.passes.checkpoint import Checkpoint
-from archdsl.passes.decode import CacheSpec, DecodePlan, decoding
+from archdsl.passes.flat_step import FlatStep, decode_step
 from archdsl.passes.flatten import FlatNode, FlatOp, FlatScan
-from archdsl.passes.forms import ALL
 
 Optimizer = Literal["sgd", "sgd-momentum", "adam", "adamw", "adamw8bit", "adafactor", "muon"]
 
@@ -157,7 +157,7 @@ def estimate(
     buffers = sum(t.times * t.numbers * width(t.weight.dtype, dtype) for t in tensors if not t.weight.trained)
     states = optimizer_states(model, tensors, dtype, optimizer, master_weights)
     optimizer_bytes = sum(s.bytes for s in states)
-    steps, reason = decoding(model)
+    steps, reason = decode_step(model)
     kept = None if steps is None else list(_kept(steps, sizes, dtype))
     found, unknown = None, None
     fixed = weights + buffers + optimizer_bytes
@@ -330,7 +330,7 @@ class _Kept(Frozen):
         return self.all // self.positions * (self.window or 0) if ring else self.all
 
 
-def _kept(steps: DecodePlan, sizes: Mapping[str, int], dtype: Dtype) -> Iterator[KeptMemory]:
+def _kept(steps: FlatStep, sizes: Mapping[str, int], dtype: Dtype) -> Iterator[KeptMemory]:
     """What a step takes in and hands on, tensors that are alike together."""
     alike: dict[_Kept, list[str]] = {}
     for tensor in decode_tensors(steps, sizes, Cut()):
@@ -352,69 +352,32 @@ def _kept(steps: DecodePlan, sizes: Mapping[str, int], dtype: Dtype) -> Iterator
         )
 
 
-def decode_tensors(steps: DecodePlan, sizes: Mapping[str, int], cut: Cut) -> Iterator[_Kept]:
+def decode_tensors(steps: FlatStep, sizes: Mapping[str, int], cut: Cut) -> Iterator[_Kept]:
     """Yield what a step takes in and hands on of the part that a device has, each tensor with its path."""
+    sizes = steps.of.sizes(sizes)
     yield from _between(steps, sizes, cut)
     yield from _once(steps, sizes, cut)
 
 
-def _between(steps: DecodePlan, sizes: Mapping[str, int], cut: Cut) -> Iterator[_Kept]:
+def _between(steps: FlatStep, sizes: Mapping[str, int], cut: Cut) -> Iterator[_Kept]:
     """Caches and states, in the order of the layers."""
     alone = {**sizes, **({"batch": 1} if "batch" in sizes else {})}
-    time = sizes[steps.time.name]
-    readers = _readers(steps)
+    time = sizes[steps.of.all.name]
     counted: dict[int, tuple[int, int]] = {}
-    for entry in steps.entries():
-        if isinstance(entry, CacheSpec):
-            read = readers.get(entry.value, [])
-            path = read[0][0].path if read else ""
-            if id(entry.value.shape) not in counted:  # the layers of a stack share it
-                one, every = (_numbers(entry.value, s) for s in (alone, sizes))
-                counted[id(entry.value.shape)] = one, every
-            one, every = counted[id(entry.value.shape)]
-            window, share = _window(read), cut.share(entry.value)
-            held = round(one / time / share), round(every / share)
-            yield _Kept("cache", entry.role, path, entry.value.dtype, *held, time, window)
-        else:
-            for state in entry.states:
-                value = Value(state.shape, state.dtype, state.name)
-                path = entry.node.path
-                one, every = (_numbers(value, s) for s in (alone, sizes))
-                yield _Kept("state", state.name, path, state.dtype, one, every, 1, None)
-
-
-Reader = tuple[FlatOp | FlatScan, tuple[int, ...]]
-"""What reads a cache, and by which of its inputs (of a latent, by those that follow from it)."""
-
-
-def _readers(steps: DecodePlan) -> dict[Value, list[Reader]]:
-    """What reads all positions of each cache."""
-    found: dict[Value, list[Reader]] = {}
-    for node in steps.step.nodes:
-        if not isinstance(node, FlatOp | FlatScan):
+    for kept in steps.kept:
+        if id(kept.shape) not in counted:  # the layers of a stack share it
+            counted[id(kept.shape)] = _numbers(kept.shape, alone), _numbers(kept.shape, sizes)
+        one, every = counted[id(kept.shape)]
+        if kept.kind == "state":
+            yield _Kept("state", kept.role, kept.path, kept.dtype, one, every, 1, None)
             continue
-        for i, value in enumerate(node.inputs):
-            if isinstance(value, Value) and ALL in steps.needs.get((node, i), ()):
-                found.setdefault(value, []).append((node, (i,)))
-        if node in steps.latents and isinstance(node, FlatOp):
-            for value in steps.latents[node].base:
-                found.setdefault(value, []).append((node, tuple(node.node.op.cached_inputs(node.node))))
-    return found
+        (value,) = kept.node.outputs
+        share = cut.share(value)
+        held = round(one / time / share), round(every / share)
+        yield _Kept("cache", kept.role, kept.path, kept.dtype, *held, time, kept.window)
 
 
-def _window(readers: list[Reader]) -> int | None:
-    """How many of the last positions any of them reads, the own included; None where one reads them all."""
-    widest = 0
-    for node, inputs in readers:
-        bounds = [node.node.op.lookback(node.node, i) if isinstance(node, FlatOp) else None for i in inputs]
-        for bound in bounds:
-            if bound is None:
-                return None
-            widest = max(widest, bound + 1)
-    return widest or None
-
-
-def _once(steps: DecodePlan, sizes: Mapping[str, int], cut: Cut) -> Iterator[_Kept]:
+def _once(steps: FlatStep, sizes: Mapping[str, int], cut: Cut) -> Iterator[_Kept]:
     """What is computed before the first step and read in all of them."""
     first: dict[Value, tuple[FlatNode, int]] = {}
     for node in steps.step.nodes:
@@ -425,9 +388,9 @@ def _once(steps: DecodePlan, sizes: Mapping[str, int], cut: Cut) -> Iterator[_Ke
         node, i = first[value]
         role = node.node.op.cached_inputs(node.node).get(i, (0, ""))[1] if isinstance(node, FlatOp) else ""
         path = "" if not isinstance(node, FlatOp | FlatScan) else node.path
-        numbers = round(_numbers(value, sizes) / cut.share(value))
+        numbers = round(_numbers(value.shape, sizes) / cut.share(value))
         yield _Kept("once", role or value.name or "tensor", path, value.dtype, numbers, numbers, 1, None)
 
 
-def _numbers(value: Value, sizes: Mapping[str, int]) -> int:
-    return whole_at(elements(value.shape), dict(sizes))
+def _numbers(shape: Shape, sizes: Mapping[str, int]) -> int:
+    return whole_at(elements(shape), dict(sizes))

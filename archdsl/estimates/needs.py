@@ -21,9 +21,10 @@ from archdsl.estimates.mesh import Mesh
 from archdsl.estimates.sharding import Shares, Step, StepPlan, layer
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.paths import layer_of
-from archdsl.passes.decode import decoding, planned
-from archdsl.passes.flatten import FlatGraph, FlatNode, FlatWeight, flatten
-from archdsl.passes.forms import NEW
+from archdsl.passes.flat_step import FlatStep, decode_step
+from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatParam, FlatWeight, flatten
+from archdsl.passes.forms import ALL, Forms
+from archdsl.passes.step import stepped
 
 Phase = Literal["training", "prefill", "decode"]
 
@@ -101,7 +102,7 @@ def memory_need(model: Model, run: Workload) -> Need:
     Raises ArchError: E0503 where the model has no sizes at this batch and length, E0504 where it is to be decoded and
     cannot be taken step by step, E0527 where there are no layers to compute again."""
     if run.decode:
-        planned(model)
+        stepped(model)
     step = Step(model, run, run.batch, run.seq)
     return Inference(step).need("decode") if run.decode else training(step)
 
@@ -125,13 +126,15 @@ def training(step: Step) -> Need:
 class Serving(Shares):
     """What a rank has of a model in inference: matrices, and KV caches, may have fewer bits than all else."""
 
-    def __init__(self, model: Model, graph: FlatGraph, mesh: Mesh, plan: StepPlan) -> None:
+    def __init__(
+        self, model: Model, graph: FlatGraph, mesh: Mesh, plan: StepPlan, step: FlatStep | None = None
+    ) -> None:
+        """`step` is the one whose graph it is."""
         super().__init__(model, graph, mesh)
         bits = BYTES[plan.dtype]
         self.of_matrices = LOW_BYTES[plan.weights] / bits if plan.weights is not None else 1.0
         self.of_caches = LOW_BYTES[plan.cache] / bits if plan.cache is not None else 1.0
-        steps, _ = decoding(model)
-        self.caches = set(steps.caches) if steps is not None and graph is steps.step else set[Value]()
+        self.caches = {v for k in step.kept if k.kind == "cache" for v in k.node.outputs} if step is not None else set()
 
     def held(self, weight: FlatWeight) -> float:
         return self.ranks(weight) / (self.of_matrices if weight.weight.kind == "matrix" else 1.0)
@@ -146,11 +149,9 @@ class Prefill(Serving):
 
     def __init__(self, model: Model, graph: FlatGraph, mesh: Mesh, plan: StepPlan, positions: int) -> None:
         super().__init__(model, graph, mesh, plan)
-        self.positions, self.last = positions, set[Value]()
-        steps, _ = decoding(model)
-        if steps is not None:
-            made = (v for n in steps.step.nodes[steps.tail()[0] :] for v in n.outputs)
-            self.last = {v for v in made if NEW in steps.forms.get(v, ())}
+        self.positions = positions
+        step, _ = decode_step(model)
+        self.last = {v for n in own_tail(graph, step) for v in n.outputs} if step is not None else set()
 
     def share(self, value: Value) -> float:
         return super().share(value) * (self.positions if value in self.last else 1)
@@ -159,11 +160,31 @@ class Prefill(Serving):
         return super().work(node) * (self.positions if node.outputs[0] in self.last else 1)
 
 
+def own_tail(graph: FlatGraph, step: FlatStep) -> list[FlatOp]:
+    """The last nodes of a model's graph that look at no position of the decoded sequence but their own."""
+    forms = Forms(step.of.time, graph.inputs[0].shape[0].value)
+    moving = {v for v in graph.inputs if forms.axes(v)}
+    for node in graph.nodes:
+        if not moving.isdisjoint(node.inputs):
+            moving.update(node.outputs)
+    found: list[FlatOp] = []
+    for node in reversed(graph.nodes):
+        if isinstance(node, FlatParam) or (isinstance(node, FlatOp) and not any(map(forms.axes, node.outputs))):
+            continue
+        if not isinstance(node, FlatOp) or any(v not in moving for _, v in forms.timed(node.inputs)):
+            break
+        taken = forms.take(node.node)
+        if taken.states or any(ALL in form for form in (*taken.forms, *(form for _, form, _ in taken.wanted))):
+            break
+        found.append(node)
+    return found
+
+
 class Inference:
     """A model's mesh, sizes and caches where it generates."""
 
     def __init__(self, step: Step) -> None:
-        self.step, (self.plan, _) = step, decoding(step.model)
+        self.step, (self.decoding, _) = step, decode_step(step.model)
         self.mesh = step.mesh.model_copy(update={"cp": 1})
         self.rows = -(-step.batch // step.mesh.replicas)
         """Sequences of a replica."""
@@ -175,11 +196,12 @@ class Inference:
     def caches(self) -> list[int]:
         """Return the bytes of each stage's KV cache and other decode state, rings where there are windows."""
         step, found = self.step, [0] * self.mesh.pp
-        if self.plan is None:
+        decoding = self.decoding
+        if decoding is None:
             return found
-        shares = Serving(step.model, self.plan.step, self.mesh, step.plan)
+        shares = Serving(step.model, decoding.step, self.mesh, step.plan, decoding)
         stages = {layer(nodes[0]): i % self.mesh.pp for i, c in enumerate(step.chunks) for nodes in c.layers}
-        for tensor in decode_tensors(self.plan, self.sizes, shares):
+        for tensor in decode_tensors(decoding, self.sizes, shares):
             stage = stages.get(layer_of(tensor.path)[:2], 0)
             found[stage] += tensor.held * width(tensor.dtype, step.plan.dtype)
         return found
@@ -206,7 +228,7 @@ class Inference:
     @property
     def phases(self) -> list[Phase]:
         """Return those that there are: decoding of a model that is taken step by step."""
-        return ["prefill"] if self.plan is None else ["prefill", "decode"]
+        return ["prefill"] if self.decoding is None else ["prefill", "decode"]
 
     def need(self, phase: Phase) -> Need:
         """Return what a prefill, or decoding, needs."""

@@ -34,9 +34,8 @@ from archdsl.frozen import Frozen
 from archdsl.ir.cost import elements, whole_at
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.paths import layers_of, starred
-from archdsl.passes.decode import DecodePlan
+from archdsl.passes.flat_step import FlatStep
 from archdsl.passes.flatten import FlatGraph, FlatNode
-from archdsl.passes.forms import NEW
 
 SAYS = "roofline: a lower bound of every time, and so of every cost"
 MACHINE = 8
@@ -433,25 +432,24 @@ class _Roofline:
                 inference.graph, sizes, self.plan.dtype, fused=self.fused, cut=alone, scores=inference.stored
             )
         prefill = self.told(prefill, sum(k.flops for k in found) * step.batch / rows, self.tokens(step.batch))
-        if inference.plan is None:
+        decoding = inference.decoding
+        if decoding is None:
             return prefill, None, counted.no_decode_step, []
-        shares = Serving(self.model, inference.plan.step, inference.mesh, self.plan)
-        decode, found = self.forward(inference.plan.step, shares, sizes, inference.plan)
+        shares = Serving(self.model, decoding.step, inference.mesh, self.plan, decoding)
+        decode, found = self.forward(decoding.step, shares, sizes, decoding)
         return prefill, self.told(decode, counted.decode_step or 0, step.batch), None, found
 
     def forward(
-        self, graph: FlatGraph, shares: Shares, sizes: dict[str, int], plan: DecodePlan | None
+        self, graph: FlatGraph, shares: Shares, sizes: dict[str, int], step: FlatStep | None
     ) -> tuple[PassTimes, list[Kernel]]:
-        stored = self.served.stored if plan is None else None
-        found = kernels(graph, sizes, self.plan.dtype, fused=self.fused, plan=plan, cut=shares, scores=stored)
+        stored = self.served.stored if step is None else None
+        found = kernels(graph, sizes, self.plan.dtype, fused=self.fused, step=step, cut=shares, scores=stored)
+        own = sizes if step is None else step.of.sizes(sizes)
         times = self.passed((k, k.flops, k.bytes) for k in found)
 
         def numbers(value: Value) -> int:
-            form = plan.forms.get(value, ()) if plan is not None else ()
-            if plan is not None and NEW in form:
-                return whole_at(elements(plan.narrowed(value, form).shape), sizes)
             last = isinstance(shares, Prefill) and value in shares.last
-            return whole_at(elements(value.shape), sizes) // (self.step.seq if last else 1)
+            return whole_at(elements(value.shape), own) // (self.step.seq if last else 1)
 
         sent = [
             (kind, axis, devices, payload)
@@ -459,7 +457,7 @@ class _Roofline:
             for kind, axis, _, phase, devices, payload in shares.collectives(r, self.plan.dtype, numbers)
             if phase == "forward" and devices > 1
         ]
-        links = self.sending((*sent, *self.stages(sizes, plan is not None)))
+        links = self.sending((*sent, *self.stages(sizes, step is not None)))
         seconds = {"seconds": max(times.seconds, links), "links": max(0.0, links - times.seconds)}
         return times.model_copy(update=seconds), found
 

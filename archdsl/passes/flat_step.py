@@ -39,6 +39,9 @@ class Kept(Entity):
     axis: int = 0
     """Of a cache, that of its positions."""
 
+    window: int | None = None
+    """Of a cache, how many of the last positions any reader looks at."""
+
     @property
     def name(self) -> str:
         return f"{self.layer}.{self.role}"
@@ -207,7 +210,8 @@ class FlatStep(Entity):
             value = form.output
             name = role or form.value.name or node.name
             if form not in caches:
-                caches[form] = Kept("cache", form, name, value.shape, value.dtype, layer, reader.path, node.axis)
+                place = layer, reader.path, node.axis, node.window
+                caches[form] = Kept("cache", form, name, value.shape, value.dtype, *place)
 
         for node in self.step.nodes:
             if not isinstance(node, FlatOp | FlatScan) or node in self.chain:

@@ -32,6 +32,7 @@ from archdsl.ir.op import Parts
 from archdsl.ir.walk import calls_of, every_node, nodes_below
 from archdsl.ir.weights import weights
 from archdsl.passes.flatten import (
+    FlatForm,
     FlatGraph,
     FlatNode,
     FlatOp,
@@ -136,6 +137,8 @@ def sharded(graph: FlatGraph, placements: Mapping[str, Placement]) -> Sharded:
     """Return how ranks compute a graph of a model, whole or a decode step."""
     found = Sharded()
     for node in graph.nodes:
+        if isinstance(node, FlatForm) and (axis := found.axes.get(node.value)) is not None:
+            found.axes[node.output] = axis
         if isinstance(node, FlatOp):
             tensors = [v for v in node.inputs if isinstance(v, Value)]
             kept = (node.inputs[i] for i in node.node.op.cached_inputs(node.node))
