@@ -26,38 +26,29 @@ Where the model cannot be taken step by step, `plan` says which op is to blame.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
 
 from archdsl.diagnostics import ArchError
 from archdsl.frozen import Entity
 from archdsl.ir import verify
 from archdsl.ir.dims import Num, Shape, Symbol, with_symbol
-from archdsl.ir.graph import Model, Value
+from archdsl.ir.graph import AppendNode, CallNode, Model, NewestNode, Node, Value
 from archdsl.ir.op import At, State, same
-from archdsl.passes.cut import minimum_cut
-from archdsl.passes.dce import live
-from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, unroll, violations
+from archdsl.passes.flat_step import unroll_step
+from archdsl.passes.flatten import FlatForm, FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, unroll, violations
 from archdsl.passes.forms import (
     ALL,
     FIXED,
     NEW,
     Form,
     Forms,
-    Taken,
-    blame,
     has,
-    reads_numbers,
     refuse,
     shown,
 )
-from archdsl.passes.sequence import DecodedSequence
-
-NARROWER = 3
-"""How many times narrower than keys and values the tensors that they follow from must be to be cached instead: reading
-them costs more work a step."""
+from archdsl.passes.step import stepped
 
 
 class CacheSpec(Entity):
@@ -191,13 +182,9 @@ def plan(model: Model, latents: bool = True) -> DecodePlan:
     """How the model is taken step by step. Without `latents` keys and values are cached as they are.
 
     Raises ArchError E0504 where its output depends on later positions, or an op has no step."""
-    sequence = DecodedSequence.of(model)
-    flat, root = unroll(model)
-    found = _Planner(model, flat, sequence.time).plan(latents)
-    sequence.demand_known()
+    found = _Plan(model, latents).found
     for part in (found.before, found.step):
         verify.checked(part, violations, "the plan of decoding")
-    found.root = root
     return found
 
 
@@ -217,75 +204,93 @@ def decoding(model: Model) -> tuple[DecodePlan | None, str | None]:
         return None, problem.diagnostics[0].message
 
 
-class _Planner:
-    def __init__(self, model: Model, flat: FlatGraph, time: Symbol) -> None:
-        self.model = model
-        self.time = time
-        output = flat.outputs[0]
-        inputs = tuple(v for v in flat.inputs if any(has(d, time) for d in v.shape))
-        self.forms = Forms(time, inputs[0].shape[0].value)
-        once, step = self.split(flat, inputs)
-        taken = set(step)
-        made = {v for n in once if n not in taken for v in n.outputs} | {v for v in flat.inputs if v not in inputs}
-        nodes = live(step, (output,))
+class _Plan:
+    """Reads a plan off a step: what stands there for each node of the unrolled model."""
+
+    def __init__(self, model: Model, latents: bool) -> None:
+        self.step = step = unroll_step(stepped(model, latents))
+        self.time = step.of.time
+        flat, root = unroll(model)
+        self.whole = dict(_pairs(step.root, root, step.of.origins))
+        """Of each node of the step the model's."""
+        inputs = tuple(v for v in flat.inputs if any(has(d, self.time) for d in v.shape))
+        self.forms = Forms(self.time, inputs[0].shape[0].value)
+        own = dict(model.inputs)
+        self.values = {v: own[n] for n, v in step.of.model.inputs}
+        """Of each tensor of the step the model's."""
+        self.values |= {a: b for n, o in self.whole.items() for a, b in zip(n.outputs, o.outputs, strict=True)}
+        for node in step.step.nodes:
+            if isinstance(node, FlatForm):
+                self.values[node.output] = self.values[node.value]
+        before, nodes = self.ordered(flat, step.before.nodes), self.ordered(flat, step.step.nodes)
+        made = {v for n in before if n not in {*nodes} for v in n.outputs} | {v for v in flat.inputs if v not in inputs}
         crossing = tuple(dict.fromkeys(v for n in nodes for v in n.inputs if isinstance(v, Value) and v in made))
-        first = tuple(v for v in flat.inputs if v not in inputs)
-        before = FlatGraph(first, live(once, crossing), crossing)
-        self.found = DecodePlan(model, time, before, FlatGraph((*inputs, *crossing), nodes, (output,)))
-        self.found.makers = {v: n for n in step for v in n.outputs}
-        self.moving: set[Value] = set(inputs)
-        """Tensors that depend on the sequence."""
-        self.layer = -1
-        self.read: dict[int, tuple[tuple[int, ...], bool]] = {}
-        """Of an op of the graph, wherever its block is called: which of its tensors it reads the numbers of, and
-        whether it speaks of time itself."""
-        self.taken: dict[int, Taken] = {}
-        self.order: dict[Value, int] = {}
-        """Which node of the step makes a tensor."""
-        self.whole_readers: dict[Value, list[FlatNode]] = {}
-        """Nodes that need all positions of a tensor."""
-
-    # --- before the first step ---
-
-    def split(self, flat: FlatGraph, inputs: Sequence[Value]) -> tuple[list[FlatNode], list[FlatNode]]:
-        """Nodes that do not depend on the sequence, and those that do not depend on the other inputs alone: what
-        depends on neither (weights, numbers) is in both."""
-        late, early = set(inputs), {v for v in flat.inputs if v not in inputs}
-        before: list[FlatNode] = []
-        step: list[FlatNode] = []
-        for node in flat.nodes:
-            reads = [v for v in node.inputs if isinstance(v, Value)]
-            if any(v in late for v in reads) or self.forms.speaks(node.inputs, node.outputs):
-                late |= set(node.outputs)
-                step.append(node)
-            elif any(v in early for v in reads):
-                early |= set(node.outputs)
-                before.append(node)
-            else:
-                before.append(node)
-                step.append(node)
-        return before, step
-
-    # --- the step ---
-
-    def plan(self, latents: bool) -> DecodePlan:
-        found = self.found
-        for value in found.step.inputs:
-            axes = self.forms.axes(value)
-            full = ALL if value.dtype == "padding" else NEW
-            found.forms[value] = tuple(full if i in axes else FIXED for i in range(value.rank))
-        found.whole = self.find_whole()
-        for node in found.step.nodes:
-            if isinstance(node, FlatOp):
-                self.op(node)
-            elif isinstance(node, FlatScan):
-                self.scan(node)
-            elif self.forms.axes(node.output):
-                found.positional.add(node.output)
+        first = FlatGraph(tuple(v for v in flat.inputs if v not in inputs), before, crossing)
+        self.found = DecodePlan(model, self.time, first, FlatGraph((*inputs, *crossing), nodes, flat.outputs[:1]))
+        self.found.makers = {v: n for n in nodes for v in n.outputs}
+        self.found.root = root
+        self.found.positional = {self.values[v] for v in step.positional}
+        for value in step.step.inputs:
+            self.found.forms[self.values[value]] = self.form(value)
+        for node in step.step.nodes:
+            if isinstance(node, FlatOp | FlatScan) and any(v in step.moving for v in node.outputs):
+                self.note(node)
+        self.note_kept()
+        for node in nodes:
+            if isinstance(node, FlatOp) and self.reads_distances(node):
+                self.found.beside.add(node)
         self.note_indices()
-        if latents:
-            self.latent()
-        return found
+
+    def reads_distances(self, node: FlatOp) -> bool:
+        """Whether an op reads queries or keys by their distance."""
+        pairs = any(len(self.forms.axes(v)) == 2 for v in node.outputs)
+        return pairs and any(self.forms.distance(node.node, axis) for axis in (0, 1))
+
+    def ordered(self, flat: FlatGraph, nodes: Iterable[FlatNode]) -> tuple[FlatNode, ...]:
+        """The model's nodes that these stand for, in the model's order."""
+        there = {self.whole[n] for n in nodes if not isinstance(n, FlatForm)}
+        return tuple(n for n in flat.nodes if n in there)
+
+    def form(self, value: Value, chain: bool = False) -> Form:
+        """The form of a tensor; where keys and values are projections of what is kept, that of the new ones."""
+        every = NEW if chain else ALL
+        step = self.step.of
+        return tuple(NEW if has(d, step.new) else every if has(d, step.all) else FIXED for d in value.shape)
+
+    def note(self, node: FlatOp | FlatScan) -> None:
+        """Note the forms of a node that depends on the sequence."""
+        found, whole, chain = self.found, self.whole[node], node in self.step.chain
+        for value in node.outputs:
+            found.forms[self.values[value]] = self.form(value, chain)
+            if len(self.step.of_all(value)) == 2:
+                found.whole.add(self.values[value])
+        for i, given in enumerate(node.inputs):
+            if isinstance(given, Value) and any(map(self.step.of.has, given.shape)):
+                found.needs[whole, i] = self.form(given, chain)
+        if isinstance(whole, FlatOp):
+            length = self.forms.length(whole.node, found.forms[whole.outputs[0]])
+            found.lengths |= {whole: length} if length is not None else {}
+            found.spread |= {whole} if self.spreads(whole) else set()
+
+    def note_kept(self) -> None:
+        """Note what is kept, and which of it keys and values are projections of."""
+        found = self.found
+        for kept in self.step.kept:
+            if isinstance(kept.node, FlatForm):
+                value = self.values[kept.node.output]
+                found.caches[value] = CacheSpec(value, kept.axis, kept.role, kept.layer)
+                continue
+            node = self.whole[kept.node]
+            if isinstance(node, FlatOp):
+                found.carries[node] = CarriedState(node, tuple(node.node.op.states(node.node)), kept.layer)
+            elif isinstance(node, FlatScan):
+                carried = enumerate(node.body.inputs[: len(node.starts)])
+                states = tuple(State(v.name or f"state_{i}", v.shape, v.dtype, 1) for i, v in carried)
+                found.carries[node] = CarriedState(node, states, kept.layer)
+        for node, latent in self.step.latents.items():
+            base = tuple(self.values[form.value] for form in latent.base)
+            chain = tuple(n for c in latent.chain if isinstance(n := self.whole[c], FlatOp))
+            found.latents[self.whole[node]] = Latent(base, chain)
 
     def note_indices(self) -> None:
         """Note the ops that compute with indices of keys: where padding stands before them, these are others."""
@@ -307,54 +312,6 @@ class _Planner:
                 if op.elementwise or not (every or table):
                     found.beside.add(node)
 
-    def find_whole(self) -> set[Value]:
-        """Tensors with two axes of time that are computed for all positions along both."""
-        found: set[Value] = set()
-        for node in reversed(self.found.step.nodes):
-            pairs = [v for v in node.outputs if len(self.forms.axes(v)) == 2]
-            if not isinstance(node, FlatOp) or not pairs:
-                continue
-            along = [self.forms.distance(node.node, axis) for axis in (0, 1)]
-            if any(along):
-                self.found.beside.add(node)
-            if any(v in found for v in pairs) or along[0]:
-                found.update(pairs)
-                found.update(v for _, v in self.forms.timed(node.inputs) if len(self.forms.axes(v)) == 2)
-        return found
-
-    def op(self, node: FlatOp) -> None:
-        found = self.found
-        key = id(node.node)
-        if key not in self.read:
-            self.forms.demand_steps(node.node)
-            tensors = [i for i, v in enumerate(node.inputs) if isinstance(v, Value)]
-            self.read[key] = (
-                tuple(i for i in tensors if reads_numbers(node.node, i)),
-                self.forms.speaks(node.inputs, node.outputs),
-            )
-        reads, speaks = self.read[key]
-        if not any(node.inputs[i] in self.moving for i in reads) and not self.forms.has_rows(node.node):
-            if speaks or any(v in found.positional for v in node.inputs if isinstance(v, Value)):
-                found.positional |= set(node.outputs)
-            return
-        self.moving |= set(node.outputs)
-        if key not in self.taken:
-            self.taken[key] = self.forms.take(node.node, any(v in self.found.whole for v in node.outputs))
-        taken = self.taken[key]
-        if self.spreads(node):
-            found.spread.add(node)
-        if taken.keeps:
-            self.layer += 1
-        for value, form in zip(node.outputs, taken.forms, strict=True):
-            found.forms[value] = form
-        if taken.length is not None:
-            found.lengths[node] = taken.length
-        if taken.states:
-            self.layer += 0 if taken.keeps else 1
-            found.carries[node] = CarriedState(node, taken.states, self.layer)
-        for i, wanted, role in taken.wanted:
-            self.need(node, i, node.tensor(i), wanted, role)
-
     def spreads(self, node: FlatOp) -> bool:
         """Whether an op makes an axis of the batch of one of size 1, and nothing else, of what has none."""
         x = node.inputs[0] if node.inputs else None
@@ -363,146 +320,14 @@ class _Planner:
         (reads,) = node.node.op.reads(node.node)
         return reads == (At(), *(same(i) for i in range(1, x.rank))) and node.outputs[0].rank == x.rank
 
-    def need(self, node: FlatOp | FlatScan, i: int, value: Value, wanted: Form, role: str = "") -> None:
-        """Note the form that is needed, and keep the value where all its positions are and only the new ones are
-        made."""
-        found = self.found
-        found.needs[node, i] = wanted
-        if value in found.positional and self.forms.of_all_rows(value) is not None:
-            raise blame(node.node, f"reads {shown(value)}, made of positions, which has those of all rows")
-        if value in found.positional or value not in found.forms:
-            return
-        axis = self.forms.grown(node.node, value, found.forms[value], wanted)
-        if axis is None:
-            return
-        if value not in found.caches:
-            if not role:
-                self.layer += 1
-            found.caches[value] = CacheSpec(value, axis, role or value.name or "kept", max(self.layer, 0))
 
-    def scan(self, node: FlatScan) -> None:
-        found = self.found
-        inputs = [v for v in node.inputs if isinstance(v, Value)]
-        if not any(v in self.moving for v in inputs):
-            if any(self.forms.axes(v) for v in node.outputs):
-                found.positional |= set(node.outputs)
-            return
-        self.moving |= set(node.outputs)
-        along = any(has(v.shape[1], self.time) for v in node.sequences)
-        for value in node.outputs:
-            found.forms[value] = self.forms.result(node.node, value)
-        own = {id(v) for v in node.sequences}
-        for i, value in self.forms.timed(node.inputs):
-            if along and id(value) not in own:
-                raise blame(node.node, f"reads {shown(value)}, which has an axis of time, at every step")
-            if value in found.positional:
-                raise blame(node.node, "reads a table of positions")
-            form = tuple(NEW if a in self.forms.axes(value) else FIXED for a in range(value.rank))
-            self.need(node, i, value, form)
-        self.demand_own_positions(node)
-        if along:
-            self.layer += 1
-            states = tuple(
-                State(v.name or f"state_{i}", v.shape, v.dtype, 1)
-                for i, v in enumerate(node.body.inputs[: len(node.starts)])
-            )
-            found.carries[node] = CarriedState(node, states, self.layer)
-
-    def demand_own_positions(self, scan: FlatScan) -> None:
-        """Raise ArchError E0504 where the body of a scan asks for other positions than its own: they would have to be
-        kept for each of its steps."""
-        for node in scan.body.nodes:
-            if isinstance(node, FlatScan):
-                if any(has(v.shape[1], self.time) for v in node.sequences):
-                    raise blame(node.node, "runs along time within another one")
-                self.demand_own_positions(node)
-            elif isinstance(node, FlatOp):
-                self.forms.demand_steps(node.node)
-                taken = self.forms.take(node.node)
-                op, within = node.node.op, "within a scan"
-                if taken.states or any(ALL in form for _, form, _ in taken.wanted):
-                    raise blame(node.node, f"reads other positions than its own {within}")
-                if op.positional and not (op.moves or op.alike) and self.forms.speaks(node.inputs, node.outputs):
-                    raise blame(node.node, f"asks which positions there are {within}")
-
-    # --- keys and values that follow from something narrower ---
-
-    def latent(self) -> None:
-        found = self.found
-        self.order = {v: i for i, n in enumerate(found.step.nodes) for v in n.outputs}
-        for (node, i), form in found.needs.items():
-            value = node.inputs[i]
-            if ALL in form and isinstance(value, Value):
-                self.whole_readers.setdefault(value, []).append(node)
-        for node in found.step.nodes:
-            if isinstance(node, FlatOp) and node.node.op.reads_latent(node.node) and node not in found.carries:
-                kept = [node.inputs[i] for i in sorted(node.node.op.cached_inputs(node.node))]
-                values = [v for v in kept if isinstance(v, Value) and v in found.caches]
-                if len(values) == len(kept):
-                    self.narrow(node, values)
-
-    def narrow(self, node: FlatOp, values: Sequence[Value]) -> None:
-        """Cache the narrowest tensors that keys and values are projections of, if they are much narrower."""
-        found = self.found
-        edges: list[tuple[Any, Any, int | None]] = []
-        chain: dict[FlatOp, None] = {}
-        seen: dict[Value, None] = {}
-
-        def visit(value: Value) -> None:
-            if value in seen:
-                return
-            seen[value] = None
-            edges.append((("in", value), ("out", value), _width(value)))
-            maker = found.makers.get(value)
-            if not isinstance(maker, FlatOp) or not maker.node.op.is_projection(maker.node):
-                edges.append(("source", ("in", value), None))
-                return
-            chain[maker] = None
-            for given in maker.inputs:
-                if isinstance(given, Value):
-                    edges.append((("out", given), ("in", value), None))
-                    visit(given)
-
-        for value in values:
-            visit(value)
-            edges.append((("out", value), "sink", None))
-        size, near = minimum_cut(edges, "source", "sink")
-        if NARROWER * size > sum(_width(v) for v in values):
-            return
-        order = self.order
-        base = [v for v in sorted(seen, key=lambda v: order.get(v, -1)) if ("in", v) in near and ("out", v) not in near]
-        if any(n is not node for v in values for n in self.whole_readers.get(v, ())):
-            return
-        layer = found.caches[values[0]].layer
-        inside = self.between(base, values)
-        made = {v for n in inside for v in n.outputs}
-        if any(not made.isdisjoint(n.inputs) for n in found.step.nodes if n is not node and n not in inside):
-            return  # queries are made together with them
-        for value in values:
-            del found.caches[value]
-        for i, value in enumerate(base):
-            axis = self.forms.axes(value)[0]
-            role = value.name or ("latent" if i == 0 else f"latent_{i + 1}")
-            found.caches.setdefault(value, CacheSpec(value, axis, role, layer))
-        found.latents[node] = Latent(tuple(base), inside)
-
-    def between(self, base: Sequence[Value], values: Sequence[Value]) -> tuple[FlatOp, ...]:
-        """The nodes that lead from the base to the values, in order."""
-        wanted: set[FlatNode] = set()
-        todo = [v for v in values if v not in base]
-        while todo:
-            maker = self.found.makers[todo.pop()]
-            if maker not in wanted:
-                wanted.add(maker)
-                todo += [v for v in maker.inputs if isinstance(v, Value) and v not in base]
-        in_order = sorted(wanted, key=lambda n: self.order[n.outputs[0]])
-        return tuple(n for n in in_order if isinstance(n, FlatOp))
-
-
-def _width(value: Value) -> int:
-    """How many numbers a position holds."""
-    total = 1
-    for d in value.shape:
-        if d.static:
-            total *= int(d)
-    return total
+def _pairs(step: Unrolled, whole: Unrolled, origins: Mapping[Node, Node]) -> Iterator[tuple[FlatNode, FlatNode]]:
+    """Each node of an unrolled step with that of the unrolled model."""
+    for node, flats in step.nodes.items():
+        if not isinstance(node, AppendNode | NewestNode):
+            yield from zip(flats, whole.nodes[origins.get(node, node)], strict=True)
+    for node, calls in step.calls.items():
+        origin = origins.get(node, node)
+        assert isinstance(origin, CallNode)
+        for one, other in zip(calls, whole.calls[origin], strict=True):
+            yield from _pairs(one, other, origins)

@@ -17,7 +17,7 @@ from archdsl.ir.graph import AppendNode, Model, OpNode, Value
 from archdsl.ir.op import At, same
 from archdsl.ir.static import each_number
 from archdsl.passes.dce import live
-from archdsl.passes.flatten import FlatForm, FlatGraph, FlatNode, FlatOp, FlatScan, unroll_all, violations
+from archdsl.passes.flatten import FlatForm, FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, unroll_all, violations
 from archdsl.passes.forms import Forms, has, reads_numbers, refuse, shown
 from archdsl.passes.step import Stepped, stepped
 
@@ -64,6 +64,8 @@ class FlatStep(Entity):
     """Its inputs are the model's that each step takes, then the outputs of `before`."""
     makers: Mapping[Value, FlatNode] = field(repr=False)
     """Of the tensors of `step`."""
+    root: Unrolled = field(repr=False)
+    """What became of the model's block."""
 
     @property
     def taken(self) -> list[Value]:
@@ -98,6 +100,15 @@ class FlatStep(Entity):
     @cached_property
     def positional(self) -> set[Value]:
         """Tensors made of positions alone, without an axis of the batch."""
+        return self._kinds[0]
+
+    @cached_property
+    def moving(self) -> set[Value]:
+        """Tensors that depend on the sequence."""
+        return self._kinds[1]
+
+    @cached_property
+    def _kinds(self) -> tuple[set[Value], set[Value]]:
         batch = self.step.inputs[0].shape[0].value
         once = {*self.before.outputs}
         moving = {v for v in self.step.inputs if v not in once}
@@ -112,7 +123,7 @@ class FlatStep(Entity):
                 moving.update(node.outputs)
             elif timed or any(v in found for v in node.inputs):
                 found.update(node.outputs)
-        return found
+        return found, moving
 
     def spreads(self, node: FlatOp) -> bool:
         """Whether an op makes an axis of the batch of one of size 1, and nothing else, of what is made of positions:
@@ -264,7 +275,7 @@ class FlatStep(Entity):
 @lru_cache(maxsize=4)
 def unroll_step(step: Stepped) -> FlatStep:
     """Return a step with each call written out; the last few are remembered."""
-    graph, _, once = unroll_all(step.model)
+    graph, root, once = unroll_all(step.model)
     taken = tuple(v for v in graph.inputs if any(map(step.has, v.shape)))
     early = {v for n in once for v in n.outputs} | {*graph.inputs} - {*taken}
     nodes = live([n for n in graph.nodes if n not in once], graph.outputs)
@@ -275,7 +286,7 @@ def unroll_step(step: Stepped) -> FlatStep:
     found = FlatGraph((*taken, *crossing), nodes, graph.outputs)
     for part in (before, found):
         verify.checked(part, violations, "unrolling a step")
-    return FlatStep(step, before, found, {v: n for n in nodes for v in n.outputs})
+    return FlatStep(step, before, found, {v: n for n in nodes for v in n.outputs}, root)
 
 
 def decode_step(model: Model) -> tuple[FlatStep | None, str | None]:

@@ -82,6 +82,8 @@ class Stepped(Entity):
     time: Symbol
     new: Symbol
     all: Symbol
+    origins: Mapping[Node, Node] = field(repr=False)
+    """What a node of a step stands for in the whole model, where it is another."""
 
     def has(self, size: Num) -> bool:
         """Whether a size depends on how many positions there are."""
@@ -93,11 +95,11 @@ class Stepped(Entity):
 
 
 @lru_cache(maxsize=4)
-def stepped(model: Model) -> Stepped:
-    """Return a step of a model; the last few are remembered. Raises ArchError E0504 where its output depends on later
-    positions, or an op has no step."""
+def stepped(model: Model, latents: bool = True) -> Stepped:
+    """Return a step of a model; the last few are remembered. Without `latents` keys and values are kept as they are.
+    Raises ArchError E0504 where its output depends on later positions, or an op has no step."""
     sequence = DecodedSequence.of(model)
-    found = _Stepper(model, sequence.time).found
+    found = _Stepper(model, sequence.time, latents).found
     sequence.demand_known()
     return found
 
@@ -140,8 +142,10 @@ class _Made(Frozen):
 class _Stepper:
     """Rewrites the blocks of a model."""
 
-    def __init__(self, model: Model, time: Symbol) -> None:
+    def __init__(self, model: Model, time: Symbol, latents: bool) -> None:
         self.time = time
+        self.latents = latents
+        self.origins: dict[Node, Node] = {}
         self.symbols = {NEW: Symbol(f"new {time}"), ALL: Symbol(f"all {time}")}
         graph = model.block.graph
         moving = [v for v in graph.inputs if any(has(d, time) for d in v.shape)]
@@ -160,7 +164,7 @@ class _Stepper:
         found = dict.fromkeys(s for v in inputs for d in v.shape if not d.static for s in _symbols(d))
         root = replace(model, block=made.block, symbols=tuple(found))
         verify.checked(root, verify.violations, "taking a step")
-        self.found = Stepped(model, root, time, self.symbols[NEW], self.symbols[ALL])
+        self.found = Stepped(model, root, time, self.symbols[NEW], self.symbols[ALL], self.origins)
 
     # --- kinds --------------------------------------------------------------------------------------------------------
 
@@ -436,7 +440,7 @@ class _Block:
         if pairs and (self.forms.distance(node, 0) or any(self.forms.whole(v) in self.asked.get(v, {}) for v in pairs)):
             self.whole.add(node)
         taken = self.forms.take(node, node in self.whole)
-        if node.op.reads_latent(node) and not taken.states:
+        if self.stepper.latents and node.op.reads_latent(node) and not taken.states:
             self.narrow(node, [i for i, form, _ in taken.wanted if i in node.op.cached_inputs(node) and ALL in form])
         wanted = {i: (form, role) for i, form, role in taken.wanted}
         for i, value in enumerate(node.inputs):
@@ -695,6 +699,7 @@ class _Block:
         return any(v in self.asked for v in node_outputs(node))
 
     def node(self, node: Node, nodes: list[Node]) -> None:
+        start = len(nodes)
         match node:
             case CondNode():
                 nodes += self.graph(node.otherwise)
@@ -723,6 +728,7 @@ class _Block:
             case WeightNode():
                 self.define(node.output, self.forms.whole(node.output))
                 nodes.append(node)
+        self.stepper.origins.update((n, node) for n in nodes[start:] if n is not node)
         for value in node_outputs(node):
             self.derive(value, nodes)
 
