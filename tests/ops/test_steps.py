@@ -522,6 +522,42 @@ def test_positions_that_a_step_of_onnx_does_not_have_are_refused(lines: str, why
         differences(positions_model(lines, "x + y"))
 
 
+def test_attention_appends_itself_where_rows_have_one_length() -> None:
+    """Then no row is turned."""
+    model = positions_model(COUNTED_UP, "(x + y) -> mha(heads: 1, mask: causal)")
+    step = write_steps(model, GraphOptions(target="ort-cpu"))["model"].model.graph
+    assert [n.op_type for n in step if n.domain].count("GroupQueryAttention") == 1
+    found = differences(model, (4, 1, 1, 1), target="ort-cpu")
+    assert found.keys() == {"steps"}
+    assert found["steps"] < 1e-5
+
+
+def test_no_query_of_a_step_stands_beside_keys_of_another_sequence() -> None:
+    model = archdsl.load(
+        text="""model m(source: token[batch, frames], tokens: token[batch, time]) {
+          x = tokens -> embedding(16, 8)
+          return x -> mha(heads: 2, mask: window(4))(source -> embedding(16, 8))
+        }"""
+    )
+    with pytest.raises(ArchError, match=r"E0504.*a decode step has no pairs of new time queries and frames keys"):
+        differences(model)
+
+
+DRAWN = {
+    "a mask of documents": "x + (x -> mha(heads: 2, mask: causal & documents(indices(time) // 4)))",
+    "numbers of positions": "buffer p: [time, 8] = indices(8)  x * p",
+    "ones": "buffer p: [time, 8] = ones  x * p",
+}
+
+
+@pytest.mark.parametrize("what", DRAWN)
+def test_what_the_spec_says_of_every_position_is_taken_at_that_of_each_row(what: str) -> None:
+    *lines, result = DRAWN[what].rsplit("  ", 1)
+    found = differences(positions_model("\n".join(lines), result))
+    assert found.keys() == {"steps", "left", "right"}
+    assert max(found.values()) < 1e-5
+
+
 AMONG_KEYS = """model m(tokens: token[batch, time]{more}) {{
   x = tokens -> embedding(16, 8)
   p = indices(time) -> embedding(64, 8)
@@ -776,6 +812,10 @@ INDICES = {  # Whether rows may still be padded.
     "y = 0.1 * q * cast_like(argmax(scores, keep: true), x)": False,
     f"w = softmax(where(indices(time) <= argmax(scores, keep: true), scores, -inf))  {WEIGHED}": False,
     "best, at = topk(scores, 2)  y = q + table[at[..., 0]]": False,
+    """y = scan h: [batch, 8] = 0 for x_t, at in q, argmax(scores, keep: true) -> cast(float) {
+      h = h * 0.5 + x_t * at  emit h
+    }""": False,
+    f"w = softmax(scores + 0.1 * cast(argmax(scores) -> unsqueeze(1), float))  {WEIGHED}": False,
 }
 
 

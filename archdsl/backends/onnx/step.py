@@ -212,6 +212,8 @@ class StepWriter(GraphWriter):
 
     def node(self, node: FlatNode) -> None:
         steps = self.steps
+        if self.by_row and node in steps.beside:
+            raise RowsUnsupportedError(node.node.op.name if isinstance(node, FlatOp) else "scan")
         if isinstance(node, FlatForm):
             self.form(node)
         elif self.by_row and any(v in steps.positional for v in node.outputs):
@@ -238,8 +240,6 @@ class StepWriter(GraphWriter):
 
     def op(self, flat: FlatOp) -> None:
         steps = self.steps
-        if self.by_row and flat in steps.beside:
-            raise RowsUnsupportedError(flat.node.op.name)
         self.ready(flat)
         if flat.node.kept:
             self.carry(flat)
