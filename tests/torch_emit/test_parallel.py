@@ -116,6 +116,16 @@ model hooked(layers = 2, heads = 8) {
   head:    lm
 }
 """
+# Layers that are primitives themselves: a step reads the weights of those in `recurrent`, all that those in `exact` do.
+BARE = """
+model bare(layers = 2, vocab = 64, width = 32)(tokens: token[batch, time]) -> [batch, time, vocab] {
+  x = tokens -> embedding(vocab, width)
+  for i in layers { x = x + (x -> linear(width) as called -> tanh) }
+  for i in layers { x = x -> lstm(width) as recurrent }
+  for i in layers { x = x -> cast(float32) -> linear(width) as exact -> cast(float) }
+  return x -> linear(vocab) as head
+}
+"""
 LATENT = {
     "dense_layers": 1,
     "sparse_layers": 1,
@@ -503,6 +513,7 @@ GENERATING: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
     **{name: MODELS[name] for name in ("biases, a tied head", "one head of keys", "dense layers, then experts")},
     "batches alone": ("gpt2", {**SMALL, **WORDS}, {}),
     "experts": (MIXTURE, {}, {"ep": 2}),
+    "layers that are primitives": (BARE, {}, {}),
 }
 
 
@@ -589,6 +600,40 @@ def test_what_would_need_more_than_a_plan_is_whole(spec: str, whole: str) -> Non
 def test_all_layers_of_several_stacks_are_sharded() -> None:
     text = archdsl.torch_source("t5_small", features=["parallel"])
     assert "for block in (*model.encoder, *model.decoder):" in text
+
+
+LISTS = {
+    "linear(width) as bs": True,
+    "rmsnorm as bs": True,
+    "gru(width) as bs": True,
+    "lstm(width) as bs": False,
+    "cast(float32) -> linear(width) as bs -> cast(float)": False,
+    "cast(float32) -> layernorm as bs -> cast(float)": False,
+}
+"""What a layer of a list is, and whether it is gathered when it is called: not where a step reads its weights."""
+
+
+@pytest.mark.parametrize("layer", LISTS)
+@pytest.mark.parametrize("sections", [(), ("generate",)], ids=["whole", "steps"])
+def test_weights_that_are_read_without_a_call_are_gathered(
+    layer: str, sections: tuple[Name, ...], tmp_path: Path
+) -> None:
+    text = f"""model m(layers = 2, vocab = 40, width = 16)(tokens: token[batch, time]) {{
+      x = tokens -> embedding(vocab, width)
+      for i in layers {{ x = x -> {layer} }}
+      return x -> linear(vocab) as head
+    }}"""
+    path = emitted(tmp_path, "m", text, {}, *sections)
+    alone = LISTS[layer] or (layer.startswith("lstm") and not sections)
+    assert ("for block in model.bs:" in path.read_text()) == alone
+    with ranks(2), torch.no_grad():
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+        model = tools.load(path).parallelize(tools.trainer().model_class(tools.load(path))().eval(), mesh)
+        assert all(isinstance(p, DTensor) for p in model.parameters())
+        if sections:
+            assert model.generate(torch.zeros(2, 3, dtype=torch.long), 3).shape == (2, 3)
+        else:
+            assert model(torch.zeros(2, 3, dtype=torch.long)).shape == (2, 3, 40)
 
 
 @pytest.mark.parametrize("spec", [MIXTURE, AFFINE], ids=["gated", "biases and a capacity"])

@@ -4,6 +4,7 @@ weights gives."""
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from archdsl.backends.torch.classes import Classes
@@ -13,9 +14,10 @@ from archdsl.backends.torch.helpers import helpers
 from archdsl.backends.torch.numbers import Numbers
 from archdsl.backends.torch.python import WIDTH, any_of, field_name
 from archdsl.backends.torch.text import Scheduled
-from archdsl.backends.torch.tree import PyNode, py, unparse, word
+from archdsl.backends.torch.tree import Part, PyNode, leaves, nodes, py, unparse, word
 from archdsl.diagnostics import error
 from archdsl.ir.dims import Num, expr_text, free_names
+from archdsl.ir.graph import OpNode
 from archdsl.ir.paths import layer_of, starred
 from archdsl.ir.weights import weights
 from archdsl.passes.flatten import FlatOp, Unrolled, flatten, unroll, walk, weights_read
@@ -71,8 +73,8 @@ class Parallel(Section):
         body = [f'assert {{{known}}}.issuperset(mesh.mesh_dim_names or ()), "{refused}"']
         data = "data" if experts else 'mesh["dp"]'
         body += [*self._tensor_parallel(), *self._expert_parallel(experts)]
-        if self.stacks:
-            listed = [f"model.{stack}" for stack in self.stacks]
+        if stacks := self._gathered():
+            listed = [f"model.{stack}" for stack in stacks]
             over = listed[0] if len(listed) == 1 else f"({', '.join(f'*{blocks}' for blocks in listed)})"
             body += [f"for block in {over}:", f"    fully_shard(block, mesh={data})"]
         body.append(f"fully_shard(model, mesh={data})")
@@ -84,6 +86,19 @@ class Parallel(Section):
         name = self.classes.root_class
         head = f"def parallelize(model: {name}, mesh: DeviceMesh) -> {name}:"
         yield "\n".join([head, *(f"    {line}" for line in [doc, *body, "return model"])])
+
+    def _gathered(self) -> list[str]:
+        """The lists of which each layer gathers its weights, which it does when it is called. Where a method reads the
+        weights of primitives itself, the model gathers them."""
+        ops = {i.path.rpartition(".")[0] for i in weights(self.model) if isinstance(i.node, OpNode)}
+        read: set[str] = set()
+        for method in (m for made in self.classes.classes.values() for m in made.methods):
+            code = (method.steps, method.results)
+            called = Counter(n.fields[0] for n in nodes(code) if n.kind == "Call" and isinstance(n.fields[0], Part))
+            named = Counter(x for x in leaves(code) if isinstance(x, Part))
+            read |= {part.name for part in named - called}
+        bare = {stack for stack, _, rest in map(layer_of, ops) if not rest and stack.rpartition(".")[2] in read}
+        return [stack for stack in self.stacks if stack not in bare]
 
     # --- experts ---
 
