@@ -63,6 +63,8 @@ class Roles:
     """The axis of each of them along which its positions are."""
     kept_values: dict[Value, int] = field(default_factory=dict)
     """Values of which all positions are kept where they are made, because several nodes read them: the axis."""
+    both: set[Value] = field(default_factory=set)
+    """Those of them that are read at their new positions as well."""
     everywhere: set[tuple[Node, int]] = field(default_factory=set)
     """Inputs that have the positions of earlier steps, too, once they are kept: there or before."""
     window: dict[OpNode, Num] = field(default_factory=dict)
@@ -182,6 +184,8 @@ class Assigner:
             raise refuse("it reads scores at queries or keys other than its own", next(spans, None))
         assert plan.root is not None
         self.home = dict(self.homes(plan.root))
+        self.both: set[Value] = set()
+        """Of what is kept where it is made: what is read at its new positions, too."""
         self.kept_at_maker = self.of_shared()
         self.windows = self.of_windows()
         self.skipped = {n for latent in plan.latents.values() for n in latent.chain}
@@ -253,7 +257,7 @@ class Assigner:
             if isinstance(node, FlatOp) and (seen := node.node.op.window(node.node)) is not None:
                 kept = [v for i in node.node.op.cached_inputs(node.node) if isinstance(v := node.inputs[i], Value)]
                 mask = node.inputs[seen[0]]
-                alone = all(v in self.plan.caches and len(self.all_readers(v)) == 1 for v in kept)
+                alone = all(v in self.plan.caches and {n for n, _ in self.all_readers(v)} == {node} for v in kept)
                 if alone and isinstance(mask, Value) and node not in self.plan.latents:
                     masks.setdefault(mask, []).append(node)
         for mask, nodes in masks.items():
@@ -417,6 +421,8 @@ class Assigner:
             for value, v in zip(node.outputs, flat.outputs, strict=True):
                 if v in self.kept_at_maker:
                     found.kept_values[value] = self.plan.caches[v].axis
+                if v in self.both:
+                    found.both.add(value)
         if here:
             found.kept[node], found.kept_axes[node] = tuple(here), tuple(here.values())
             seen = node.op.window(node)
@@ -433,8 +439,8 @@ class Assigner:
         return known and value not in self.kept_at_maker
 
     def of_shared(self) -> set[Value]:
-        """What several read, or another block than that which makes it: it is appended to its cache there. Then nobody
-        can read its new positions alone."""
+        """What several read, or another block than that which makes it: it is appended to its cache there. Who reads
+        its new positions stands in the same block."""
         found = set()
         for value in self.plan.caches:
             maker, readers = self.plan.makers.get(value), self.all_readers(value)
@@ -445,14 +451,16 @@ class Assigner:
                 raise refuse(f"`{name}` is kept, and its first axis is not that of the batch", value.span)
             home = self.home[maker] if maker is not None else None
             alone = len(readers) == len(self.readers[value])
-            apart = len(readers) > 1 or (alone and any(self.home[n] is not home for n, _ in readers))
-            if (apart or maker is None) and not alone:
+            here = all(self.home[n] is home for n, _ in readers)
+            apart = len({n for n, _ in readers}) > 1 or (alone and not here)
+            if not alone and (maker is None or (apart and not here)):
                 raise refuse(f"`{value.name or 'a tensor'}` is read both at its new positions and at all of them")
             if apart and maker is not None:
                 if not isinstance(maker, FlatOp):
                     name = value.name or "a tensor"
                     raise refuse(f"`{name}`, which a scan makes, is read at all positions several times")
                 found.add(value)
+                self.both |= set() if alone else {value}
         return found
 
     def homes(self, unrolled: Unrolled) -> Iterator[tuple[FlatNode, Unrolled]]:

@@ -117,7 +117,7 @@ class StepScope(TorchNodeScope):
         value, roles = self.node.inputs[i], self.lowering.roles
         key = self.lowering.declared.get(self.node, self.node), i
         padding = isinstance(value, Value) and value.dtype == "padding"
-        return padding or key in roles.everywhere or key in roles.at_keys or value in roles.kept_values
+        return padding or key in roles.everywhere or key in roles.at_keys or value in {*roles.kept_values} - roles.both
 
     def _is_own_padding(self, i: int) -> bool:
         """Whether an input says of all positions so far which are real, and the node reads that of the new ones
@@ -174,6 +174,8 @@ class StepLowering(Lowering):
         """The nodes of the model of which those lowered here have other inputs."""
         self.form: dict[IrNode, str] = {}
         """Of nodes that pairs of positions are computed from: for which positions they are lowered here."""
+        self.all_of: dict[Value, Value] = {}
+        """All positions of what is read at its new ones, too."""
         self.formed: dict[tuple[Value, str], Value] = {}
         """What these make, in each form."""
         self.twins: dict[Any, Tree] = {}
@@ -452,7 +454,9 @@ class StepLowering(Lowering):
                     kept = Variable(value.name or self.lowered.method.hints.get(value, "h"))
                     tree = self.keeping([self.read(value)], self.roles.kept_values[value], value.rank)
                     self.put(taken((kept,), tree))
-                    self.aliases[value] = Read(kept)
+                    if value in self.roles.both:
+                        self.all_of[value] = replace(value)
+                    self.aliases[self.all_of.get(value, value)] = Read(kept)
 
     def in_forms(self, node: IrNode, graph: Graph) -> None:
         """What pairs of positions are made of, in each form that is read: at all positions, or at the new ones of all
@@ -525,30 +529,33 @@ class StepLowering(Lowering):
     def with_kept(self, node: OpNode) -> OpNode:
         """The node with inputs of which all positions are read: what is new of them is appended to what was kept."""
         kept = self.roles.kept.get(node, ())
-        if not kept:
-            return node
         inputs = list(node.inputs)
-        values = [v for i in kept if isinstance(v := node.inputs[i], Value)]
-        axes = [(axis, v.rank) for axis, v in zip(self.roles.kept_axes[node], values, strict=True)]
-        trees = [self.read(v) for v in values]
-        found = []
-        for i, value in zip(kept, values, strict=True):
+        for i, value in enumerate(inputs):
+            if isinstance(value, Value) and value in self.all_of and (node, i) in self.roles.everywhere:
+                inputs[i] = self.all_of[value]
+        given = [v for i in kept if isinstance(v := inputs[i], Value)]
+        own = dict(zip(given, self.roles.kept_axes.get(node, ()), strict=True))
+        axes = [(axis, v.rank) for v, axis in own.items()]
+        trees = [self.read(v) for v in own]
+        found: dict[Value, Value] = {}
+        for i, value in zip(kept, given, strict=True):
             role = node.op.cached_inputs(node).get(i, (0, "kept"))[1]
-            all_positions = replace(value)
-            self.lowered.method.hints[all_positions] = self.lowered.method.hints.get(value) or role
-            inputs[i] = all_positions
-            found.append(all_positions)
-        if node in self.roles.window:
+            inputs[i] = found.setdefault(value, replace(value))
+            self.lowered.method.hints.setdefault(found[value], self.lowered.method.hints.get(value) or role)
+        if inputs == [*node.inputs]:
+            return node
+        every = [*found.values()]
+        if own and node in self.roles.window:
             window = self.window(node)
             tree = py("{s}.update_window({*xs}, window={n})", s=self.state, xs=trees, n=window)
             if node in self.section.partly:
                 tree = py("{tree} if {n} else {s}.update({*xs})", tree=tree, n=window, s=self.state, xs=trees)
-            self.put(taken(tuple(found), tree))
+            self.put(taken(tuple(every), tree))
         else:
             for axis, rank in dict.fromkeys(axes):
-                own = [i for i, one in enumerate(axes) if one == (axis, rank)]
-                tree = self.keeping([trees[i] for i in own], axis, rank)
-                self.put(taken(tuple(found[i] for i in own), tree))
+                alike = [i for i, one in enumerate(axes) if one == (axis, rank)]
+                tree = self.keeping([trees[i] for i in alike], axis, rank)
+                self.put(taken(tuple(every[i] for i in alike), tree))
         here = replace(node, inputs=tuple(inputs))
         self.declared[here] = node
         return here
