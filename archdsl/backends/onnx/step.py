@@ -273,9 +273,8 @@ class StepWriter(GraphWriter):
         axes = steps.of_all(given)
         if self.table or not axes or not steps.is_new(flat.outputs[0]):
             return self.operand(flat, i)
-        maker = steps.makers.get(given)
-        if isinstance(maker, FlatForm) and isinstance(maker.node, AppendNode):
-            return self.value(maker.value)
+        if (form := steps.form_of(given)) is not None:
+            return self.value(form.value)
         return self.places.newest_of(self.value(given), axes[0] - given.rank)
 
     # --- what is kept ---
@@ -424,9 +423,9 @@ class StepWriter(GraphWriter):
         return self.places.at_start()
 
     def number(self, n: Num, dtype: str) -> ir.Value:
-        """A length as a number is that of all positions, of which the new ones may be asked for."""
-        new = self.places.lengths[0]
-        return super().number(Num(with_symbol(n.value, new, self.all), n.expr, n.origin), dtype)
+        """How many positions there are as a number counts all, whichever are asked for."""
+        value = with_symbol(n.value, self.steps.of.new.name, self.all)
+        return super().number(Num(value, n.expr, n.origin), dtype)
 
     def positions(self, length: Num) -> ir.Value:
         if not self.steps.of.has(length):
@@ -541,12 +540,15 @@ class StepWriter(GraphWriter):
         return self.as_table(given) if given in self.steps.positional else None
 
     def as_table(self, value: Value) -> ir.Value:
-        """A tensor made of positions, for all of them from 0 on, the same for every row."""
+        """A tensor made of positions, for all of them from 0 on, the same for every row. Raises RowsUnsupportedError
+        where padded rows ask for what a scan makes."""
         steps = self.steps
-        if value not in steps.positional or not (self.by_row or self.table or steps.is_new(value)):
+        if value not in steps.positional or not (self.places.by_row or steps.is_new(value)):
             return self.value(value)
         if value not in self.tables:
             maker = steps.makers[value]
+            if isinstance(maker, FlatScan):
+                raise RowsUnsupportedError("scan")
             before = self.by_row, self.table, self.builder.path
             self.by_row, self.table = False, True
             self.builder.path = maker.weight.path if isinstance(maker, FlatParam) else maker.path or value.name
@@ -557,10 +559,8 @@ class StepWriter(GraphWriter):
                 self.tables.update((v, x) for v, x in zip(maker.outputs, made, strict=True) if x is not None)
             elif isinstance(maker, FlatParam):
                 self.tables[value] = self.param(maker)
-            elif isinstance(maker, FlatForm):
-                self.tables[value] = self.as_table(maker.value)
             else:
-                raise RowsUnsupportedError("scan")
+                self.tables[value] = self.as_table(maker.value)
             self.by_row, self.table, self.builder.path = before
         return self.tables[value]
 
