@@ -870,7 +870,13 @@ def test_a_window_in_some_layers_that_is_no_field(attention: str, mask: str) -> 
     assert max(torch_differences(model).values()) < TOLERANCE
 
 
+FLAT = "x = x -> flatten(0, 1) -> linear(16) as flat -> tanh -> unflatten(0, batch, time)"
 STEPPED = {
+    "sizes of the sequence behind attention": f"x = x -> mha(heads: 2, mask: causal)\n      {FLAT}",
+    "such in a loop": f"x = x -> mha(heads: 2, mask: causal)\n      for i in 2 {{ {FLAT} }}",
+    "such outside training": f"""
+      x = x -> mha(heads: 2, mask: causal)
+      if training {{ x = x -> dropout(0.5) }} else {{ {FLAT} }}""",
     "keys that two windows see": """
       k = x -> linear(16) as k -> split_heads(2)
       v = x -> linear(16) as v -> split_heads(2)

@@ -17,7 +17,7 @@ from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Modules, Param
 from archdsl.backends.torch.program import Bind, Check, Conditional, Do, Step, Suite, absent
 from archdsl.backends.torch.scope import TorchNodeScope
 from archdsl.backends.torch.tree import NumberLeaf, PyNode, Read, Variable, call_tree, lift, mapped, py
-from archdsl.ir import dims
+from archdsl.ir import dims, static
 from archdsl.ir.dims import Num, Var
 from archdsl.ir.graph import (
     CallNode,
@@ -36,7 +36,7 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
-from archdsl.ir.walk import block_tensors
+from archdsl.ir.walk import block_tensors, every_node
 from archdsl.passes.dce import live
 from archdsl.passes.decode import DecodePlan
 from archdsl.passes.forms import ALL, NEW, has, is_time
@@ -300,6 +300,9 @@ class StepLowering(Lowering):
         fits = len(moving) == 1 and moving[0].rank == 3 and has(moving[0].shape[1], self.plan.time)
         fits = fits and not any(self.of_time(v) for v in outside if v not in moving)  # tables of positions
         fits = fits and not any(n in self.roles.at_positions or n in self.roles.forms for n in tail)
+        inner = [n for n in every_node(replace(graph, nodes=tuple(tail))) if isinstance(n, OpNode)]
+        spelled = static.numbers_of([(n.options, n.inputs) for n in inner])
+        fits = fits and not any(has(d, self.plan.time) for d in spelled)  # as `unflatten` spells its sizes
         return (nodes[special[-1]], moving[0]) if fits and graph.outputs[0] in made else (None, None)
 
     def is_special(self, node: IrNode) -> bool:
