@@ -584,12 +584,15 @@ def of_blocks(body: str) -> Any:
     return archdsl.load(text=text)
 
 
+FLAT = "x = x -> flatten(0, 1) -> linear(width) as flat -> unflatten(0, batch, time)"
 STANDING = {
     "in unlike iterations": "for b in [m_model, m_model(heads: 4)] { x = x -> b\n x = concat(x, x) }\n x = x -> near",
     "of two kinds in such": "x = x -> near\n for b in 2 * (near + m_model) { x = x -> b as bs\n x = concat(x, x) }",
     "in two lists": "for b in layers * m_model { x = x -> b as bs }\n for b in 2 * near { x = x -> b }\n x = x -> near",
     "two in a layer": "for b in layers * (two(again: m_model) + near) { x = x -> b as bs }",
     "two in a block": "for b in layers * even { x = x -> b as bs\n x = x -> plain as ps }",
+    "before sizes of the sequence": f"x = x -> near\n {FLAT}",
+    "between such": f"for i in 2 {{ {FLAT} }}\n x = x -> near\n {FLAT}",
 }
 
 

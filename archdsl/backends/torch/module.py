@@ -561,8 +561,8 @@ class ClassWriter:
         counts = Counter(x.name for x in leaves(body) if isinstance(x, Axis))
         sizes = {n: self._run_time(n, method.block or self.block) for n in counts}
         tensors = {n: next(x.value for x in leaves(t) if isinstance(x, Read)) for n, t in sizes.items()}
-        optional = {p.target for p in method.parameters if p.default}  # of which no size is read at the top
-        bound = {n for n, count in counts.items() if count > 1 and axis_of(n) is None and tensors[n] not in optional}
+        given = {p.target for p in method.parameters if not p.default}  # of others no size is read at the top
+        bound = {n for n, count in counts.items() if count > 1 and axis_of(n) is None and tensors[n] in given}
         while True:
             variables = {n: Variable(argument(n)) for n in sizes if n in bound}
             known = {n: Read(variables[n]) if n in bound else t for n, t in sizes.items()}
@@ -570,7 +570,7 @@ class ClassWriter:
             found = [*opening, *(mapped(s, partial(_sized, known)) for s in body)]
             names = named(found)
             bases = {preferred(v, method.hints) for v, n in names.items() if n != preferred(v, method.hints)}
-            late = {n for n, v in tensors.items() if n not in bound and v not in optional and names[v] in bases}
+            late = {n for n, v in tensors.items() if n not in bound and v in given and names[v] in bases}
             if not late:
                 return found, names
             bound |= late
