@@ -63,7 +63,8 @@ def outline(model: Model) -> Outlined:
 
 def _renamed(block: Block, known: dict[Block, Block]) -> Block:
     """The block with `q_norm` beside a layer `q` called `norm_q`, here and below: vLLM renames whatever begins with the
-    path of a layer that it puts together with others."""
+    path of a layer that it puts together with others. Shared blocks, and those that a scan has split, stay as they are:
+    each is in several places one block."""
 
     def graph(graph: Graph) -> Graph:
         names = {n.name for n in graph.nodes if isinstance(n, OpNode) and n.weights}
@@ -76,7 +77,7 @@ def _renamed(block: Block, known: dict[Block, Block]) -> Block:
             other = f"{rest}_{first}"
             apart = first in names and other not in names and n.instance is None
             return replace(n, name=other) if apart and other.isidentifier() and safe_name(other) == other else n
-        if isinstance(n, CallNode) and n.step is None:  # else both parts of its block are left as they are
+        if isinstance(n, CallNode) and n.instance is None and n.step is None:
             below = _renamed(n.block, known)
             return n if below is n.block else replace(n, block=below)
         if isinstance(n, LoopNode):

@@ -578,8 +578,8 @@ block shared_keys(x: [batch, time, width], k: [batch, heads, time, dim]) -> [bat
 """
 
 
-def of_blocks(body: str) -> Any:
-    text = f"{BLOCKS}model m(vocab = 40, width = 16, layers = 2)(tokens: token[batch, time]) {{\n"
+def of_blocks(body: str, more: str = "") -> Any:
+    text = f"{BLOCKS}{more}model m(vocab = 40, width = 16, layers = 2)(tokens: token[batch, time]) {{\n"
     text += f"  x = tokens -> embedding(vocab, width)\n  {body}\n  return x -> linear(vocab) as head\n}}"
     return archdsl.load(text=text)
 
@@ -644,6 +644,44 @@ def test_attention_that_the_library_cannot_hold_is_refused(body: str, why: str, 
     assert not (tmp_path / "hf").exists()
     if "decodes it" in problem.help:
         assert archdsl.torch_source(of_blocks(body), features=["generate"])
+
+
+NORMED = """
+block normed(x: [batch, time, width]) -> [batch, time, width] {
+  return x + (x -> linear(width) as q -> rmsnorm as q_norm)
+}
+block step(x: [batch, width], h: [batch, width], z: [batch, width]) -> [batch, width] {
+  return tanh((x -> linear(width) as w) + (h -> linear(width) as u) + (z -> linear(width) as w_r))
+}
+block scanned(z: [rows, channels]) -> [rows, channels] {
+  parts = z -> unflatten(-1, 4, 4)
+  ys = scan h: [rows, 4] = parts[:, 1] for x in parts { h = step(x, h, parts[:, 0])
+    emit h
+  }
+  return ys -> flatten(1, 2)
+}
+"""
+ONE_BLOCK = {
+    "applied twice": "let s = shared(normed)\n x = x -> near -> s -> s",
+    "handed on": "let s = shared(normed)\n for b in 2 * two(again: s) { x = x -> b as bs }",
+    "split by a scan": "x = x -> near\n x = x -> flatten(0, 1) -> scanned -> unflatten(0, batch, time)",
+}
+
+
+@pytest.mark.parametrize("what", ONE_BLOCK)
+def test_a_block_in_several_places_is_one_class(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it has layers that are called otherwise in a folder."""
+    monkeypatch.setattr(verify, "enabled", True)
+    model = of_blocks(ONE_BLOCK[what], NORMED)
+    archdsl.init_weights(model, tmp_path / "w.safetensors")
+    archdsl.to_huggingface(model, tmp_path / "hf", weights=tmp_path / "w.safetensors", native=False)
+    text = (tmp_path / "hf" / "modeling_m.py").read_text()
+    assert text.count("class Normed(") + text.count("class Step(") == 1
+    assert text.count("Normed(") + text.count("Step(") == 2
+    ours: Any = load_source(emit(model))().eval()
+    ours.load_state_dict(load_file(tmp_path / "w.safetensors"))
+    tokens = torch.randint(40, (2, 7), generator=torch.Generator().manual_seed(0))
+    assert difference(loaded(tmp_path / "hf")(tokens).logits, ours(tokens)) < TOLERANCE
 
 
 def test_rates_of_dropout_that_a_checkpoint_says_otherwise_are_told() -> None:
