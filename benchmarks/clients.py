@@ -36,7 +36,7 @@ import archdsl  # noqa: E402
 from archdsl.backends.onnx.names import names_of  # noqa: E402
 from archdsl.diagnostics import ArchError  # noqa: E402
 from archdsl.ir.graph import Model  # noqa: E402
-from archdsl.passes.decode import plan  # noqa: E402
+from archdsl.passes.step import stepped  # noqa: E402
 
 HERE, RUNTIMES = ROOT / ".clients", ROOT / ".runtimes"
 WORKERS = Path(__file__).parent / "client_workers"
@@ -165,7 +165,7 @@ def write(name: str, folder: Path) -> None:
 
 def generates(model: Model) -> bool:
     try:
-        plan(model)
+        stepped(model)
     except ArchError:
         return False
     return True

@@ -20,8 +20,8 @@ from archdsl.backends.torch import Extras, emit
 from archdsl.estimates.params import vocabulary
 from archdsl.ir.dims import evaluate
 from archdsl.ir.graph import Model
-from archdsl.passes.decode import planned
 from archdsl.passes.flat_step import unroll_step
+from archdsl.passes.sequence import DecodedSequence
 from archdsl.passes.step import stepped
 from archdsl.run.load import load_source
 from archdsl.run.onnx_decoder import Decoder
@@ -98,7 +98,7 @@ def differences(
     graphs that give their output at each row's last position alone are from those that give all."""
     module = module or module_of(model)
     time, first = sum(chunks), chunks[0]
-    sizes = {"batch": 2, "time": 8, "frames": 8, planned(model).time.name: time}
+    sizes = {"batch": 2, "time": 8, "frames": 8, DecodedSequence.of(model).time.name: time}
     tensors = inputs or inputs_for(model, sizes)
     whole = first_output(module, tensors)
     scale = max(1.0, float(np.abs(whole).max()))
@@ -146,13 +146,12 @@ def torch_differences(
     if stepping is None:
         stepping = load_source(emit(model, Extras(frozenset({"generate"}))))().eval()
         stepping.load_state_dict(module_of(model).state_dict())
-    steps = planned(model)
     time, first = sum(chunks), chunks[0]
-    sizes = {"batch": 2, "time": 8, "frames": 8, steps.time.name: time}
+    sizes = {"batch": 2, "time": 8, "frames": 8, DecodedSequence.of(model).time.name: time}
     inputs = inputs or inputs_for(model, sizes)
     whole = first_output(stepping, inputs)
     scale = max(1.0, float(np.abs(whole).max()))
-    made = TorchDecoder(steps, stepping)
+    made = TorchDecoder(model, stepping)
 
     def apart(found: torch.Tensor, expected: Array) -> float:
         return distance(found, expected, scale)

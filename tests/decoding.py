@@ -59,8 +59,8 @@ from archdsl.diagnostics import ArchError
 from archdsl.frontend import load
 from archdsl.frontend.modules import models
 from archdsl.ir.graph import Model
-from archdsl.passes.decode import planned
 from archdsl.passes.flat_step import FlatStep, unroll_step
+from archdsl.passes.sequence import DecodedSequence
 from archdsl.passes.step import stepped
 from archdsl.run.load import load_source
 from archdsl.run.sequences import Sequences
@@ -294,7 +294,9 @@ def _run_onnx(model: Model) -> dict[str, float]:
 def drawn(model: Model) -> dict[str, Tensor]:
     """Inputs of a batch of two, eight positions of the sequence that is decoded."""
     rows = {str(v.shape[0].value): 2 for _, v in model.inputs}
-    return inputs_for(model, {"time": 8, "frames": 8, "samples": 1000, planned(model).time.name: sum(CHUNKS)} | rows)
+    return inputs_for(
+        model, {"time": 8, "frames": 8, "samples": 1000, DecodedSequence.of(model).time.name: sum(CHUNKS)} | rows
+    )
 
 
 def _run_pair(model: Model) -> dict[str, float]:
@@ -393,7 +395,7 @@ def _stepped(model: Model, mesh: Any) -> float:
     widen(module)
     inputs = drawn(model)
     whole = first_output(module, inputs)
-    decoder = TorchDecoder(planned(model), module)
+    decoder = TorchDecoder(model, module)
     sys.modules[type(module).__module__].parallelize(module, mesh)
     if decoder.step is not module:  # bound before it was sharded
         decoder.step = getattr(module, decoder.step.__name__)

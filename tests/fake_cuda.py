@@ -39,7 +39,8 @@ from archdsl.backends.torch.features import Extras, Name
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model, OpNode
 from archdsl.ir.walk import nodes_below
-from archdsl.passes.decode import planned
+from archdsl.passes.flat_step import unroll_step
+from archdsl.passes.step import stepped
 from archdsl.run.load import load_source
 from archdsl.run.torch_decoder import TorchDecoder
 
@@ -344,7 +345,7 @@ class Steps(Runs):
         from decoding import CHUNKS
 
         module, _ = self.made("generate")
-        decoder, given = TorchDecoder(planned(self.model), module), self.inputs(self.length)
+        decoder, given = TorchDecoder(self.model, module), self.inputs(self.length)
         for static in (False, True):
             kind = ", static" * static
             yield f"chunks{kind}", watched(lambda s=static: decoder.run(given, CHUNKS, static=s), module)
@@ -358,7 +359,7 @@ class Steps(Runs):
         tokens, step = given[name], decoder.step
         lengths = torch.full(tokens.shape[:1], 4, device="cuda")
         with torch.no_grad():
-            if decoder.plan.carries:
+            if any(k.kind == "state" for k in unroll_step(stepped(self.model)).kept):
                 cache = decoder.cache(16, static=static)
                 step(tokens[:, :4], **{decoder.given: cache}, **once)
                 cache.start, cache.active = lengths[:, None].clamp(max=5), lengths > 5

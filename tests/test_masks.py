@@ -21,7 +21,7 @@ from archdsl.estimates.cost import work_of
 from archdsl.estimates.flops import Convention, NodeFlops, estimate
 from archdsl.ir.cost import whole_at
 from archdsl.ir.walk import ops_below
-from archdsl.passes.decode import planned
+from archdsl.passes.step import stepped
 from archdsl.run.load import load_source
 
 Oracle = Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]
@@ -399,7 +399,7 @@ def test_a_prefix_has_no_step_and_says_so() -> None:
         }"""
     )
     with pytest.raises(ArchError, match="E0504") as caught:
-        planned(model)
+        stepped(model)
     assert "keys of its own before the sequence have no step yet" in caught.value.diagnostics[0].help
 
 

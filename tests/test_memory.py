@@ -22,7 +22,7 @@ from archdsl.estimates.dtypes import Dtype
 from archdsl.estimates.memory import KeptMemory, Memory, Optimizer, estimate
 from archdsl.ir.graph import Model
 from archdsl.ir.masks import Mask, ahead, behind, both, complement, either
-from archdsl.passes.decode import plan
+from archdsl.passes.step import stepped
 
 BATCH, TIME = 2, 16
 
@@ -270,7 +270,7 @@ def test_the_zoo(name: str) -> None:
         return
     assert name not in DECODERS
     with pytest.raises(ArchError) as refused:
-        plan(model)
+        stepped(model)
     assert said.no_decode_state == refused.value.diagnostics[0].message
     assert (said.decode_state_per_token, said.kept) == (None, [])
 

@@ -23,7 +23,7 @@ from archdsl.ir.graph import (
     subgraphs,
 )
 from archdsl.passes.cut import minimum_cut
-from archdsl.passes.forms import ALL, FIXED, NEW, Form, blame, own_axis, reads_numbers, refuse, shown
+from archdsl.passes.forms import ALL, FIXED, NEW, Form, blame, is_time, own_axis, reads_numbers, refuse, shown
 from archdsl.passes.kinds import Kind, Kinds, values_of
 from archdsl.passes.step_sizes import StepSizes
 
@@ -177,12 +177,15 @@ class Asks:
         return self.patterns[node]
 
     def fits(self, node: OpNode, pattern: Pattern) -> bool:
-        """Whether an op of positions alone can be computed in a form."""
-        outputs = [patterned(v, pattern, self.forms.axes(v)) for v in node.outputs]
-        if None in outputs:
+        """Whether an op of positions alone can be computed in a form: that of the new positions only where these are
+        the last ones of each axis that it makes or reads at its own place."""
+        outputs = [o for v in node.outputs if (o := patterned(v, pattern, self.forms.axes(v))) is not None]
+        if len(outputs) < len(node.outputs):
             return False
-        inputs = self.positions_read(node, [o for o in outputs if o is not None])
-        return self.sizes.assigned(node, inputs, [o for o in outputs if o is not None]) is not None
+        inputs = self.positions_read(node, outputs)
+        tensors = [*zip(node.outputs, outputs, strict=True), *((node.tensor(i), form) for i, form in inputs.items())]
+        whole = all(is_time(v.shape[a], self.forms.time) for v, form in tensors for a, f in enumerate(form) if f == NEW)
+        return whole and self.sizes.assigned(node, inputs, outputs) is not None
 
     def positions_read(self, node: OpNode, outputs: Sequence[Form]) -> dict[int, Form]:
         """The forms in which the inputs are read of an op that is computed in a form: its own position in that form,

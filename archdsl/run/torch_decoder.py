@@ -7,7 +7,9 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from archdsl.passes.decode import DecodePlan
+from archdsl.ir.graph import Model
+from archdsl.passes.flat_step import unroll_step
+from archdsl.passes.step import stepped
 from archdsl.run.sequences import Sequences
 
 if TYPE_CHECKING:
@@ -19,15 +21,14 @@ if TYPE_CHECKING:
 class TorchDecoder(Sequences):
     """The steps and the `stream` of a module that was emitted with the section `generate`."""
 
-    def __init__(self, steps: DecodePlan, module: Any) -> None:
-        super().__init__(steps.model, steps.time)
+    def __init__(self, model: Model, module: Any) -> None:
+        steps = unroll_step(stepped(model))
+        super().__init__(model, steps.of.time)
         self.module = module
-        of_steps = {*steps.taken}
-        self.new = [n for n, v in self.model.inputs if v in of_steps]
+        of_steps = {steps.names[v] for v in steps.taken}
+        self.new = [n for n, _ in model.inputs if n in of_steps]
         """Inputs that each step takes, in its order: of those that follow the sequence the new positions."""
-        once = [
-            n for n, v in self.model.inputs if v not in of_steps and not (v.dtype == "padding" and n in self.moving)
-        ]
+        once = [n for n, v in model.inputs if n not in of_steps and not (v.dtype == "padding" and n in self.moving)]
         self.cache: Any = inspect.unwrap(type(module).forward).__globals__["Cache"]
         self.step, self.given = step_of(module, self.cache)
         """What takes a step, and what it calls its cache."""

@@ -114,7 +114,6 @@ def verify(
     `tolerance` is the largest relative difference that passes: 1e-4 by default, 2e-2 in float16, 5e-2 in bfloat16.
     Raises ArchError as `run` does."""
     from archdsl.backends.torch import emit
-    from archdsl.passes.decode import planned
     from archdsl.run.torch_decoder import TorchDecoder
 
     dtype = options.dtype
@@ -172,7 +171,7 @@ def verify(
                 if source is not None:
                     stepping = _module(torch, source, where, dtype)
                     stepping.load_state_dict(module.state_dict(), assign=True)  # the same tensors
-                    decoder = TorchDecoder(planned(model), stepping)
+                    decoder = TorchDecoder(model, stepping)
                     try:
                         with choosing:
                             torch_steps.update(_torch_steps(torch, decoder, inputs, expect, where, dtype))

@@ -26,7 +26,7 @@ from archdsl.backends.torch import Extras, emit
 from archdsl.diagnostics import ArchError
 from archdsl.estimates.params import estimate as count
 from archdsl.ir.graph import Model
-from archdsl.passes.decode import DecodePlan, planned
+from archdsl.passes.step import Stepped, stepped
 from archdsl.run.load import load_source
 from archdsl.run.sequences import Sequences
 from archdsl.run.torch_decoder import TorchDecoder
@@ -79,10 +79,10 @@ def teacher_forced(setting: Setting, name: str, compiled: bool = False) -> Figur
     static steps that waited for the device."""
     model = published(name) if not setting.tiny else tiny.graph(name)
     inputs = tiny.inputs(model, time=16 if setting.tiny else 160)
-    steps: DecodePlan | None = None
+    step: Stepped | None = None
     with suppress(ArchError):
-        steps = planned(model)
-        along = Sequences(model, steps.time).moving  # where steps follow, no position is padding
+        step = stepped(model)
+        along = Sequences(model, step.time).moving  # where steps follow, no position is padding
         inputs = {n: torch.ones_like(x) if n in along and x.dtype == torch.bool else x for n, x in inputs.items()}
     here, there = moved(inputs, setting.device, torch.bfloat16), moved(inputs, "cpu", exact_type(name))
     share = NEAREST if has_experts(model) else 1.0
@@ -98,10 +98,10 @@ def teacher_forced(setting: Setting, name: str, compiled: bool = False) -> Figur
             module, exact = modules(setting, name, emit(model))
             whole = first(exact(*there.values()))
             compare("whole", first(module(*here.values())), whole)
-        if steps is not None:
+        if step is not None:
             weights = None if compiled else module.state_dict()
             module, exact = modules(setting, name, emit(model, Extras(frozenset({"generate"}))), weights)
-            decoder, wanted = TorchDecoder(steps, module), TorchDecoder(steps, exact)
+            decoder, wanted = TorchDecoder(model, module), TorchDecoder(model, exact)
             ids = next(n for n in decoder.new if n in decoder.moving)
             time = inputs[ids].size(decoder.moving[ids])
             chunks = [time - 8, *[1] * 8]

@@ -13,7 +13,7 @@ import archdsl
 from archdsl.diagnostics import ArchError
 from archdsl.frontend import load
 from archdsl.frontend.modules import models
-from archdsl.passes.decode import plan
+from archdsl.passes.step import stepped
 
 HERE = Path(__file__).parent
 CASES = [
@@ -43,7 +43,7 @@ def test_onnxruntime_gives_what_pytorch_gives(path: Path, name: str) -> None:
     assert distance(found[0], torch.from_numpy(first_output(module, inputs))) < 1e-4
     if path.stem in NOT_STEPPED:
         with pytest.raises(ArchError, match="E0504"):
-            plan(model)
+            stepped(model)
         return
     for target, chunks in CHUNKS.items():
         apart = differences(model, chunks, module, last=True, target=target)

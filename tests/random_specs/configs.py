@@ -53,7 +53,7 @@ from archdsl.ir.graph import (
 from archdsl.ir.ranges import TESTS
 from archdsl.ir.static import ElementRef, EnumValue, JoinedPattern, Pattern, RepeatedPattern, numbers_of
 from archdsl.ir.weights import weights
-from archdsl.passes.decode import planned
+from archdsl.passes.sequence import DecodedSequence
 from archdsl.run.load import load_source
 
 Number = int | float
@@ -512,7 +512,7 @@ def decoders(load: Loader, tally: Tally, draw: random.Random, most: int) -> list
             continue
         twin = module_of(other)
         module.load_state_dict(twin.state_dict())
-        inputs = inputs_for(other, {"batch": 2, "time": 8, "frames": 8, planned(other).time.name: 8})
+        inputs = inputs_for(other, {"batch": 2, "time": 8, "frames": 8, DecodedSequence.of(other).time.name: 8})
         try:
             whole = first_output(twin, inputs)
         except AssertionError:

@@ -594,7 +594,7 @@ def entries(
 ) -> list[Tensor]:
     """What the emitted decoder holds at the end of the sequence; of a ring of the last positions without the slot that
     takes what is not kept."""
-    decoder, caches = TorchDecoder(steps, module), list[Any]()
+    decoder, caches = TorchDecoder(steps.model, module), list[Any]()
     make = decoder.cache
     decoder.cache = lambda *given, **options: caches.append(make(*given, **options)) or caches[-1]
     decoder.run(tensors, chunks)

@@ -26,7 +26,7 @@ import archdsl
 from archdsl.backends.torch import Extras, emit
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model
-from archdsl.passes.decode import DecodePlan, planned
+from archdsl.passes.sequence import DecodedSequence
 from archdsl.run.load import load_source
 from archdsl.run.torch_decoder import TorchDecoder
 from torch_emit.emitted import module, spec
@@ -76,10 +76,10 @@ def state_of(module: nn.Module, *args: Any, **options: Any) -> Any:
 
 
 def by_steps(
-    module: nn.Module, plan: DecodePlan, inputs: dict[str, Tensor], chunks: Sequence[int], static: bool = False
+    module: nn.Module, model: Model, inputs: dict[str, Tensor], chunks: Sequence[int], static: bool = False
 ) -> Tensor:
     """The outputs of all steps, one after another along time."""
-    return TorchDecoder(plan, module).run(inputs, chunks, static=static)
+    return TorchDecoder(model, module).run(inputs, chunks, static=static)
 
 
 def whole(module: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
@@ -104,14 +104,14 @@ def close(found: Tensor, expected: Tensor) -> None:
 def test_steps_give_what_the_whole_gives(name: str) -> None:
     """In chunks, token by token, with a KV cache of fixed size, and for rows padded on either side."""
     model = graph(name)
-    module, plan = compiled(model), planned(model)
-    inputs = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, plan.time.name: 8})
+    module = compiled(model)
+    inputs = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, DecodedSequence.of(model).time.name: 8})
     expected = whole(module, inputs)
-    close(by_steps(module, plan, inputs, (4, 1, 1, 2)), expected)
-    close(by_steps(module, plan, inputs, (1,) * 8), expected)
-    close(by_steps(module, plan, inputs, (4, 1, 1, 2), static=True), expected)
+    close(by_steps(module, model, inputs, (4, 1, 1, 2)), expected)
+    close(by_steps(module, model, inputs, (1,) * 8), expected)
+    close(by_steps(module, model, inputs, (4, 1, 1, 2), static=True), expected)
     if hasattr(module, "generate"):
-        padding_changes_nothing(module, TorchDecoder(plan, module), inputs)
+        padding_changes_nothing(module, TorchDecoder(model, module), inputs)
 
 
 def padding_changes_nothing(module: Any, decoder: TorchDecoder, inputs: dict[str, Tensor]) -> None:
@@ -133,10 +133,10 @@ def padding_changes_nothing(module: Any, decoder: TorchDecoder, inputs: dict[str
 @pytest.mark.parametrize(("path", "name"), TWINS, ids=[n for _, n in TWINS])
 def test_steps_of_the_tiny_twins(path: Path, name: str) -> None:
     model = archdsl.load(path, model=name)
-    module, plan = compiled(model), planned(model)
-    inputs = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, plan.time.name: 8})
+    module = compiled(model)
+    inputs = inputs_for(model, {"batch": 2, "time": 8, "frames": 8, DecodedSequence.of(model).time.name: 8})
     for static in (False, True):
-        close(by_steps(module, plan, inputs, (4, 1, 1, 2), static), whole(module, inputs))
+        close(by_steps(module, model, inputs, (4, 1, 1, 2), static), whole(module, inputs))
 
 
 @cache

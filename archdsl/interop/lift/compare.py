@@ -232,7 +232,6 @@ def decode_steps(side: Side, model: Model, table: Table, names: Sequence[str]) -
     """Compare single decode steps, with a KV cache, with the module's own call on the whole sequence. None where the
     model is no decoder of one sequence; a text where it cannot be decoded, which says why."""
     from archdsl.backends.torch import Extras, emit
-    from archdsl.passes.decode import planned
     from archdsl.run.load import load_source
     from archdsl.run.torch_decoder import TorchDecoder
 
@@ -240,7 +239,6 @@ def decode_steps(side: Side, model: Model, table: Table, names: Sequence[str]) -
         return None
     try:
         source = emit(model, Extras(frozenset({"generate"})))
-        plan = planned(model)
     except ArchError as problem:
         return f"it cannot be decoded step by step: {problem.diagnostics[0].message}"
     ours = load_source(source)().eval()
@@ -253,7 +251,7 @@ def decode_steps(side: Side, model: Model, table: Table, names: Sequence[str]) -
         _ours(side, model, table, weights, ours)
         example = side.example(2, time, 2)
         expected = side.call(weights, example)[0]
-        found = TorchDecoder(plan, ours).run({n: example[n] for n in names}, [prompt, *[1] * (time - prompt)])
+        found = TorchDecoder(model, ours).run({n: example[n] for n in names}, [prompt, *[1] * (time - prompt)])
         message = _shapes_differ([expected], [found])
         worst = 0.0 if message else farthest([found], [expected])
     except IncomparableError as problem:
