@@ -8,7 +8,7 @@ from typing import Any
 
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Init, OpNode, Value, Weight
-from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Primitive, Reads, TorchScope, Tree, same, shown
+from archdsl.ir.op import EVERYWHERE, Application, OnnxScope, Parts, Primitive, Reads, TorchScope, Tree, same, shown
 from archdsl.ops._common import CASTS, AxisOp, axis_index, axis_of, equals, number, own_but, usual, written
 
 DEFAULTS = {"eps": 1e-5, "momentum": 0.1}
@@ -144,6 +144,10 @@ class LayerNorm(LastAxisNorm):
         width, eps = node.tensor(0).shape[-1], number(node, "eps")
         bias = {} if node.options["bias"] else {"bias": False}
         return e.py("nn.LayerNorm({width}, eps={eps}, {**bias})", width=width, eps=eps, bias=bias)
+
+    def parts(self, node: OpNode, cut: Sequence[int | None]) -> Parts | None:
+        """None in another type than the model's: it reads its weights itself, and no style of a module acts on that."""
+        return None if node.weights and CASTS[node.outputs[0].dtype] else super().parts(node, cut)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         if cast := node.options["weight"] and CASTS[node.outputs[0].dtype]:

@@ -636,6 +636,30 @@ def test_weights_that_are_read_without_a_call_are_gathered(
             assert model(torch.zeros(2, 3, dtype=torch.long)).shape == (2, 3, 40)
 
 
+@pytest.mark.parametrize("norm", ["rmsnorm", "layernorm", "layernorm(weight: false, bias: false)"])
+@pytest.mark.parametrize("kind", ["float", "float32"])
+def test_norms_within_heads_may_have_another_type(norm: str, kind: str, tmp_path: Path) -> None:
+    """One that reads its weights without a call keeps heads whole: those of a rank would meet weights of all."""
+    text = f"""
+    block layer(x: [batch, time, width]) -> [batch, time, width] {{
+      q = x -> linear(width) as q -> split_heads(4) -> cast({kind}) -> {norm} as normed -> cast(float)
+      k = x -> linear(width) as k -> split_heads(4)
+      v = x -> linear(width) as v -> split_heads(4)
+      return x + (sdpa(q, k, v, mask: causal) -> merge_heads -> linear(width) as out)
+    }}
+    model m(layers = 2, vocab = 40, width = 16)(tokens: token[batch, time]) {{
+      x = tokens -> embedding(vocab, width)
+      for b in layers * layer {{ x = x -> b as bs }}
+      return x -> linear(vocab) as head
+    }}"""
+    path = emitted(tmp_path, "m", text, {})
+    assert ('"bs.*.q": ColwiseParallel()' in path.read_text()) == ((norm, kind) != ("layernorm", "float32"))
+    with ranks(2), torch.no_grad():
+        mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+        model = tools.load(path).parallelize(tools.trainer().model_class(tools.load(path))().eval(), mesh)
+        assert model(torch.zeros(2, 3, dtype=torch.long)).shape == (2, 3, 40)
+
+
 @pytest.mark.parametrize("spec", [MIXTURE, AFFINE], ids=["gated", "biases and a capacity"])
 @pytest.mark.parametrize(("world", "layout"), [(2, {"ep": 2}), (4, {"ep": 4}), (4, {"ep": 2, "tp": 2})])
 def test_what_experts_need_is_exchanged_as_the_estimate_says(
