@@ -1,41 +1,17 @@
-"""Decoding step by step: what a decoder must keep of the tokens before.
-
-A step takes the new positions of the model's sequence (all of the prompt first, then usually one) and gives the outputs
-at those positions.  Along time a tensor is therefore wanted in one of two forms: its *new* positions, or *all* of them
-so far.
-
-1. What an op reads at its own position alone (`Primitive.reads`) it needs in the form of its result; what it reads
-   whole, or says that it keeps (`Primitive.cached_inputs`: the keys and values of attention), it needs of all
-   positions: such a tensor is cached, once, however many read it.
-2. A tensor with two axes of time (scores, masks) has new positions along the first and all along the second. Where an
-   op reads it beside its own position along the first (a convolution over queries and keys), it is computed anew for
-   all positions along both, and so is what it is made of, back to tensors with one axis of time.
-3. A recurrence hands on a state of a fixed size (`Primitive.states`), which is zeros before the first token.
-4. Tensors made of positions alone (masks, rope tables, positions) are computed in whichever form is asked for. One with
-   an axis of the batch (`ones(batch, time, 1)`) is computed at the new positions, as what depends on tokens is.
-5. Keys and values that are, position by position, projections of something much narrower are not cached; that is. The
-   narrowest such tensors are a minimum cut between what is not linear and the keys and values (MLA's latent).
-6. What depends on other inputs than the sequence (an encoder's result, keys and values of cross-attention) is computed
-   once, before the first step.
-
-7. [batch, time] may be merged into one axis (`flatten(0, 1)`) and cut again: of its positions, too, the new ones are
-   computed. Nothing else makes such an axis.
-
-Where the model cannot be taken step by step, `plan` says which op is to blame.
-"""
+"""What steps of PyTorch, and of folders for transformers, ask of each node of the unrolled model. All of it is read off
+the step (`archdsl.passes.step`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 
-from archdsl.diagnostics import ArchError
 from archdsl.frozen import Entity
 from archdsl.ir import verify
-from archdsl.ir.dims import Num, Shape, Symbol, with_symbol
+from archdsl.ir.dims import Symbol
 from archdsl.ir.graph import AppendNode, CallNode, Model, NewestNode, Node, Value
-from archdsl.ir.op import At, State, same
+from archdsl.ir.op import State
 from archdsl.passes.flat_step import unroll_step
 from archdsl.passes.flatten import FlatForm, FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, unroll, violations
 from archdsl.passes.forms import (
@@ -45,8 +21,6 @@ from archdsl.passes.forms import (
     Form,
     Forms,
     has,
-    refuse,
-    shown,
 )
 from archdsl.passes.step import stepped
 
@@ -108,8 +82,6 @@ class DecodePlan:
     makers: dict[Value, FlatNode] = field(default_factory=dict)
     root: Unrolled | None = None
     """What became of the model's block."""
-    shapes: dict[tuple[int, Form], tuple[Shape, Shape]] = field(default_factory=dict)
-    """Shapes that a step narrows, by those that they are narrowed from."""
 
     @property
     def taken(self) -> list[Value]:
@@ -117,91 +89,17 @@ class DecodePlan:
         once = {*self.before.outputs}
         return [v for v in self.step.inputs if v.dtype != "padding" and v not in once]
 
-    @property
-    def ids(self) -> Value | None:
-        """The input of tokens that every step takes."""
-        return next((v for v in self.taken if v.dtype == "token"), None)
 
-    def narrowed(self, value: Value, form: Form | None) -> Value:
-        """A tensor as a step has it: one place along an axis of which only the new position is computed."""
-        if form is None or NEW not in form:
-            return value
-        key = id(value.shape), form
-        if key not in self.shapes:
-            shape = tuple(
-                Num(with_symbol(d.value, self.time.name, 1), d.expr, d.origin) if f == NEW else d
-                for d, f in zip(value.shape, form, strict=True)
-            )
-            self.shapes[key] = value.shape, shape
-        return replace(value, shape=self.shapes[key][1])
-
-    def stepped(self, node: FlatOp) -> FlatOp:
-        """An op as a step has it. Those of layers that are alike have the same shapes."""
-        inputs = tuple(
-            self.narrowed(v, self.needs.get((node, i))) if isinstance(v, Value) else v
-            for i, v in enumerate(node.inputs)
-        )
-        outputs = tuple(self.narrowed(v, self.forms.get(v)) for v in node.outputs)
-        return replace(node, node=replace(node.node, inputs=inputs, outputs=outputs), inputs=inputs, outputs=outputs)
-
-    def entries(self) -> list[CacheSpec | CarriedState]:
-        """All that is kept, in the order of the layers."""
-        found: list[CacheSpec | CarriedState] = [*self.caches.values(), *self.carries.values()]
-        return sorted(found, key=lambda c: c.layer)
-
-    def tail(self) -> tuple[int, tuple[Value, ...]]:
-        """Where the nodes of a step begin that look at no position but their own, up to its end, and the tensors
-        [batch, new, …] that they read of those before: of each row one place can be taken from these, and the others
-        left out.
-
-        Raises ArchError E0504 where the output itself has its positions along another axis."""
-        nodes, (output,) = self.step.nodes, self.step.outputs
-        first = len(nodes)
-        while first and self._is_own(nodes[first - 1]):
-            first -= 1
-        while True:
-            made = {v for n in nodes[first:] for v in n.outputs}
-            ends = [v for n in nodes[first:] for v in n.inputs if isinstance(v, Value)] + [output]
-            found = tuple(dict.fromkeys(v for v in ends if v not in made and NEW in self.forms.get(v, ())))
-            if all(self.forms[v].index(NEW) == 1 for v in found):
-                return first, found
-            if first == len(nodes):
-                raise refuse(f"the positions of {shown(output)}, the output, are not along its second axis")
-            first += 1
-
-    def _is_own(self, node: FlatNode) -> bool:
-        """Whether a node looks at no position but its own."""
-        if node in self.carries or node in self.latents or isinstance(node, FlatScan):
-            return False
-        positional = any(v in self.positional for v in node.inputs if isinstance(v, Value))
-        forms = [self.needs.get((node, i), ()) for i in range(len(node.inputs))]
-        return not positional and not any(ALL in f for f in (*forms, *(self.forms.get(v, ()) for v in node.outputs)))
-
-
+@lru_cache(maxsize=4)
 def plan(model: Model, latents: bool = True) -> DecodePlan:
-    """How the model is taken step by step. Without `latents` keys and values are cached as they are.
+    """How the model is taken step by step; the last few are remembered. Without `latents` keys and values are cached as
+    they are.
 
     Raises ArchError E0504 where its output depends on later positions, or an op has no step."""
     found = _Plan(model, latents).found
     for part in (found.before, found.step):
         verify.checked(part, violations, "the plan of decoding")
     return found
-
-
-@lru_cache(maxsize=4)
-def planned(model: Model) -> DecodePlan:
-    """`plan`, made once for all who only read it; the last few are remembered."""
-    return plan(model)
-
-
-def decoding(model: Model) -> tuple[DecodePlan | None, str | None]:
-    """Return how a model is taken step by step, as `planned` does; None, and why, where it cannot be."""
-    try:
-        return planned(model), None
-    except ArchError as problem:
-        if problem.diagnostics[0].code != "E0504":
-            raise
-        return None, problem.diagnostics[0].message
 
 
 class _Plan:
@@ -236,15 +134,7 @@ class _Plan:
             if isinstance(node, FlatOp | FlatScan) and any(v in step.moving for v in node.outputs):
                 self.note(node)
         self.note_kept()
-        for node in nodes:
-            if isinstance(node, FlatOp) and self.reads_distances(node):
-                self.found.beside.add(node)
-        self.note_indices()
-
-    def reads_distances(self, node: FlatOp) -> bool:
-        """Whether an op reads queries or keys by their distance."""
-        pairs = any(len(self.forms.axes(v)) == 2 for v in node.outputs)
-        return pairs and any(self.forms.distance(node.node, axis) for axis in (0, 1))
+        self.found.beside |= {self.whole[n] for n in step.beside}
 
     def ordered(self, flat: FlatGraph, nodes: Iterable[FlatNode]) -> tuple[FlatNode, ...]:
         """The model's nodes that these stand for, in the model's order."""
@@ -270,7 +160,7 @@ class _Plan:
         if isinstance(whole, FlatOp):
             length = self.forms.length(whole.node, found.forms[whole.outputs[0]])
             found.lengths |= {whole: length} if length is not None else {}
-            found.spread |= {whole} if self.spreads(whole) else set()
+            found.spread |= {whole} if isinstance(node, FlatOp) and self.step.spreads(node) else set()
 
     def note_kept(self) -> None:
         """Note what is kept, and which of it keys and values are projections of."""
@@ -291,34 +181,6 @@ class _Plan:
             base = tuple(self.values[form.value] for form in latent.base)
             chain = tuple(n for c in latent.chain if isinstance(n := self.whole[c], FlatOp))
             found.latents[self.whole[node]] = Latent(base, chain)
-
-    def note_indices(self) -> None:
-        """Note the ops that compute with indices of keys: where padding stands before them, these are others."""
-        found = self.found
-        indices: set[Value] = set()
-        for node in found.step.nodes:
-            read = [i for i, v in enumerate(node.inputs) if isinstance(v, Value) and v in indices]
-            if not isinstance(node, FlatOp):
-                found.beside |= {node} if read else set()
-                continue
-            op = node.node.op
-            if op.indices and ALL in found.needs.get((node, 0), ()):
-                indices.update(node.outputs[i] for i in op.indices)
-            elif read and op.moves:
-                indices.update(node.outputs)
-            elif read:
-                every = any(ALL in found.forms.get(v, ()) for v in node.outputs)
-                table = op.chosen and node.inputs[0] in found.forms and ALL in found.needs.get((node, 0), ())
-                if op.elementwise or not (every or table):
-                    found.beside.add(node)
-
-    def spreads(self, node: FlatOp) -> bool:
-        """Whether an op makes an axis of the batch of one of size 1, and nothing else, of what has none."""
-        x = node.inputs[0] if node.inputs else None
-        if not isinstance(x, Value) or x not in self.found.positional or not node.node.op.moves:
-            return False
-        (reads,) = node.node.op.reads(node.node)
-        return reads == (At(), *(same(i) for i in range(1, x.rank))) and node.outputs[0].rank == x.rank
 
 
 def _pairs(step: Unrolled, whole: Unrolled, origins: Mapping[Node, Node]) -> Iterator[tuple[FlatNode, FlatNode]]:

@@ -6,6 +6,22 @@ alone is computed in each form that is asked for. Where one form is made and ano
 what is kept of a sequence, `newest` of what is there for all. A recurrence is kept under a name. What depends on other
 inputs alone is in a node `once`.
 
+1. What an op reads at its own position alone (`Primitive.reads`) it needs in the form of its result; what it reads
+   whole, or says that it keeps (`Primitive.cached_inputs`: the keys and values of attention), it needs of all
+   positions: such a tensor is kept, once, however many read it.
+2. A tensor with two axes of time (scores, masks) has new positions along the first and all along the second. Where an
+   op reads it beside its own position along the first (a convolution over queries and keys), it is computed anew for
+   all positions along both, and so is what it is made of, back to tensors with one axis of time.
+3. A recurrence hands on a state of a fixed size (`Primitive.states`), which is zeros before the first token.
+4. Tensors made of positions alone (masks, rope tables, positions) are computed in each form that is asked for. One with
+   an axis of the batch (`ones(batch, time, 1)`) is computed at the new positions, as what depends on tokens is.
+5. Keys and values that are, position by position, projections of something much narrower are not kept; that is. The
+   narrowest such tensors are a minimum cut between what is not linear and the keys and values (MLA's latent).
+6. What depends on other inputs than the sequence (an encoder's result, keys and values of cross-attention) is computed
+   once, before the first step.
+7. [batch, time] may be merged into one axis (`flatten(0, 1)`) and cut again: of its positions, too, the new ones are
+   computed. Nothing else makes such an axis.
+
 A block is rewritten once for the kinds of its inputs and the forms that are asked of its results; what it asks of its
 caller in turn is part of the answer. What an op asks is told by `archdsl.passes.forms`.
 """

@@ -3,7 +3,8 @@ keep."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,65 +53,62 @@ class Writes:
         """Of blocks that a scan has split, the second part."""
 
     def written(self, given: tuple[Kind, ...], wants: Wants, root: bool) -> Made:
-        block = self.block
-        tensors = block_tensors(block)
-        takes: list[Taken] = []
-        inputs: list[Value] = []
-        names: list[str] = []
-        contexts: list[Context] = []
+        """Write the block; its results are those that are wanted."""
+        block, sizes = self.block, self.sizes
         nodes: list[Node] = []
-        count = len(block.graph.inputs)
-        for i, value in enumerate(tensors[:count]):
-            for form, read in self.taken_forms(value, root):
-                takes.append(Taken(i, form, read))
-                inputs.append(self.define(value, form))
-                names.append(self.titled(block.tensor_names[i], value, form))
+        taken: list[tuple[Taken, Value]] = []
+        for i, value in enumerate(block_tensors(block)):
+            taken += [(Taken(i, form, read), self.define(value, form)) for form, read in self.taken_forms(value, root)]
             self.derive(value, nodes)
-        i = count
-        for context in block.contexts:
-            if isinstance(context.value, Handle):
-                contexts.append(context)
-                continue
-            for form, read in self.taken_forms(context.value, root):
-                takes.append(Taken(i, form, read))
-                made = self.define(context.value, form)
-                contexts.append(replace(context, name=self.titled(context.name, context.value, form), value=made))
-            self.derive(context.value, nodes)
-            i += 1
+        count = len(block.graph.inputs)
+        names = [self.titled(block.tensor_names[t.tensor], t) for t, _ in taken if t.tensor < count]
         nodes += self.graph(block.graph)
-        ends = [v for v in block.graph.outputs if v is not None]
-        result_names = [n for n, v in zip(block.result_names, block.graph.outputs, strict=True) if v is not None]
-        outputs = tuple(self.get(ends[i], form) for i, form in wants)
-        several = len({i for i, _ in wants}) < len(wants)
-        given_back = [
-            name if name is None or not several else f"{name} {j}"
-            for j, name in enumerate(result_names[i] for i, _ in wants)
-        ]
+        results = [(n, v) for n, v in zip(block.result_names, block.graph.outputs, strict=True) if v is not None]
+        once = Counter(i for i, _ in wants)
         found = replace(
             block,
             key=(block.key, "step", given, wants),
-            graph=Graph(tuple(inputs), tuple(nodes), outputs),
+            graph=Graph(
+                tuple(v for t, v in taken if t.tensor < count),
+                tuple(nodes),
+                tuple(self.get(results[i][1], form) for i, form in wants),
+            ),
             tensor_names=tuple(names),
-            result_names=tuple(given_back),
-            contexts=tuple(contexts),
-            hypers={k: v for k, v in block.hypers.items() if not self.sizes.mentions(v)},
-            local={k: v for k, v in block.local.items() if k not in self.sizes.timed},
+            result_names=tuple(
+                name if (name := results[i][0]) is None or once[i] == 1 or NEW in form else f"{name} of all"
+                for i, form in wants
+            ),
+            contexts=tuple(self.contexts(taken)),
+            hypers={k: v for k, v in block.hypers.items() if not sizes.mentions(v)},
+            local={k: v for k, v in block.local.items() if k not in sizes.timed},
             axes=self.own_axes(root),
-            asserts=tuple(c for c in block.asserts if not self.sizes.names_time(c.left, c.right)),
-            decisions=tuple(c for c in block.decisions if not self.sizes.names_time(c.left, c.right)),
+            asserts=tuple(c for c in block.asserts if not sizes.names_time(c.left, c.right)),
+            decisions=tuple(c for c in block.decisions if not sizes.names_time(c.left, c.right)),
             before=None,
         )
-        return Made(found, tuple(takes))
+        return Made(found, tuple(t for t, _ in taken))
+
+    def contexts(self, taken: Sequence[tuple[Taken, Value]]) -> Iterator[Context]:
+        """The implicit inputs: of a tensor one for each form in which it is taken."""
+        tensors = block_tensors(self.block)
+        for context in self.block.contexts:
+            if isinstance(context.value, Handle):
+                yield context
+                continue
+            for t, made in taken:
+                if tensors[t.tensor] is context.value:
+                    yield replace(context, name=self.titled(context.name, t), value=made)
 
     def own_axes(self, root: bool) -> dict[str, Num]:
+        """The names of axes that have nothing to do with time; of the model, those of the two sizes of time as well."""
         found = {k: n for k, n in self.block.axes.items() if not self.sizes.mentions(n)}
-        if root:
-            found |= {s.name: Num(of_atom(s), Var(s.name)) for s in self.sizes.symbols.values()}
-        return found
+        both = self.sizes.symbols.values() if root else ()
+        return found | {s.name: Num(of_atom(s), Var(s.name)) for s in both}
 
-    def titled(self, name: str, value: Value, form: Form) -> str:
-        """The name of an input; one that is taken in two forms says which."""
-        return name if len(self.asks.asked.get(value, ())) < 2 or ALL not in form else f"{name} of all"
+    def titled(self, name: str, taken: Taken) -> str:
+        """The name of a tensor; one that is taken in two forms says which."""
+        value = block_tensors(self.block)[taken.tensor]
+        return name if len(self.asks.asked.get(value, ())) < 2 or ALL not in taken.form else f"{name} of all"
 
     def taken_forms(self, value: Value, root: bool) -> list[tuple[Form, Read]]:
         """The forms in which a block takes a tensor: those that it reads, for what is kept of a tensor is kept once,

@@ -32,7 +32,8 @@ from archdsl.estimates.memory import estimate
 from archdsl.ir.dims import Num, evaluate, num
 from archdsl.ir.graph import CallNode, Graph, Model, OpNode, Value, Weight
 from archdsl.ir.masks import Mask
-from archdsl.passes.decode import DecodePlan, decoding
+from archdsl.passes.decode import DecodePlan, plan
+from archdsl.passes.flat_step import decode_step
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, unroll
 from archdsl.passes.forms import NEW, Form
 from archdsl.run.load import load_source
@@ -431,7 +432,8 @@ def inputs(model: Model) -> dict[str, Tensor]:
 def judge(text: str, random: Random, counts: Counter[str], emitted: bool) -> None:
     """Hold the plan of a model against its numbers. Raises WrongPlanError."""
     model = archdsl.load(text=text)
-    steps, reason = decoding(model)
+    step, reason = decode_step(model)
+    steps = None if step is None else plan(model)
     if steps is None:
         assert reason is not None
         counts["refused"] += 1

@@ -346,7 +346,7 @@ def test_layers_computed_again_drop_the_same(checkpoint: Any) -> None:
 def test_a_step_of_decoding_drops_nothing() -> None:
     """Neither is anything kept for it: steps give what the whole text gives, in evaluation."""
     model, tokens = decoder(), text()
-    assert {c.role for c in decode.planned(model).caches.values()} == {"key", "value"}
+    assert {c.role for c in decode.plan(model).caches.values()} == {"key", "value"}
     made = module(model, "generate").eval()
     cache = names_of(made)["Cache"](12)
     whole = made(tokens)
