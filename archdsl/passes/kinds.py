@@ -56,10 +56,12 @@ class Kinds:
         return self.known[key]
 
     def of_graph(self, graph: Graph, kind: dict[Value, Kind]) -> None:
+        """Note the kinds of the tensors of a graph."""
         for node in graph.nodes:
             self.of_node(node, kind)
 
     def of_node(self, node: Node, kind: dict[Value, Kind]) -> None:
+        """Note the kinds of what a node gives. What a loop carries is of one kind in every turn."""
         match node:
             case OpNode():
                 kind.update(dict.fromkeys(node.outputs, self.of_op(node, kind)))
@@ -96,6 +98,7 @@ class Kinds:
                 kind[node.output] = Kind.WEIGHTS
 
     def of_op(self, node: OpNode, kind: Mapping[Value, Kind]) -> Kind:
+        """What an op depends on: a tensor of which the type alone is read counts for nothing."""
         given = {i: kind[v] for i, v in enumerate(node.inputs) if isinstance(v, Value)}
         around = [kind[v] for call in node.blocks.values() for v in values_of(call.contexts)]
         moving = Kind.SEQUENCE in around or any(k == Kind.SEQUENCE and reads_numbers(node, i) for i, k in given.items())
@@ -115,6 +118,7 @@ class Kinds:
             self.demand_graph(block.graph, kind, scan, [v for v in block.graph.outputs if v is not None])
 
     def demand_graph(self, graph: Graph, kind: Mapping[Value, Kind], scan: bool, outputs: Iterable[Value]) -> None:
+        """The same of the nodes that outputs are computed from, in their order."""
         wanted = {*live(graph.nodes, [*outputs], inputs_of=reads, outputs_of=node_outputs)}
         for node in graph.nodes:
             if node not in wanted:
@@ -145,6 +149,7 @@ class Kinds:
             self.forms.result(node, value)
 
     def demand_op(self, node: OpNode, kind: Kind, scan: bool) -> None:
+        """The same of an op."""
         if kind >= Kind.POSITIONS:
             self.forms.demand_steps(node)
         if kind == Kind.SEQUENCE:

@@ -43,6 +43,7 @@ class Read:
     role: str = ""
 
     def join(self, other: Read) -> None:
+        """Read so as well."""
         self.bounded &= other.bounded
         self.window = max(self.window, other.window)
         self.role = self.role or other.role
@@ -124,6 +125,7 @@ class Asks:
             self.late.add(value)
 
     def ask_graph(self, graph: Graph) -> None:
+        """Ask for what the nodes of a graph read, the last one first."""
         for node in reversed(graph.nodes):
             if isinstance(node, CondNode):
                 for value, inner in zip(node.outputs, node.otherwise.outputs, strict=True):
@@ -136,6 +138,7 @@ class Asks:
                 self.ask_node(node)
 
     def ask_node(self, node: Node) -> None:
+        """Ask for what a node reads, in the forms in which its results are asked for."""
         kind = self.kind_of(node)
         if kind <= Kind.ONCE and not isinstance(node, LoopNode | ScanNode):
             for value in (*reads(node), *(v for c in _applied(node) for v in values_of(c.contexts))):
@@ -155,6 +158,7 @@ class Asks:
                 self.ask_scan(node, kind)
 
     def kind_of(self, node: Node) -> Kind:
+        """What the results of a node depend on."""
         return max((self.kind[v] for v in node_outputs(node)), default=Kind.WEIGHTS)
 
     def natural(self, value: Value) -> Form:
@@ -207,6 +211,7 @@ class Asks:
         return found
 
     def ask_positions(self, node: OpNode, pattern: Pattern) -> None:
+        """Ask for what an op of positions alone reads."""
         outputs = [patterned(v, pattern, self.forms.axes(v)) for v in node.outputs]
         inputs = self.positions_read(node, [o for o in outputs if o is not None])
         for i, value in enumerate(node.inputs):
@@ -214,6 +219,7 @@ class Asks:
                 self.ask(value, inputs.get(i, (FIXED,) * value.rank), late=True)
 
     def ask_sequence(self, node: OpNode) -> None:
+        """Ask for what an op that depends on the sequence reads, whose results have one form."""
         if node in self.chain:
             self.ask_positions(node, tuple(f for f in self.forms.whole(node.outputs[0]) if f))
             return
@@ -244,6 +250,7 @@ class Asks:
         self.ask(value, form, read, late=late)
 
     def ask_call(self, node: CallNode, kind: Kind) -> None:
+        """Ask for what a block takes: one that depends on positions alone is called once for each form."""
         tensors = [*node.inputs, *values_of(node.contexts)]
         given = tuple(Kind.WEIGHTS if v is None else self.kind[v] for v in tensors)
         forms: list[tuple[int, Form]] = []
@@ -268,6 +275,7 @@ class Asks:
                     self.ask(tensor, taken.form, taken.read, late=True)
 
     def ask_loop(self, node: LoopNode) -> None:
+        """Ask for what a loop begins with: what its turns hand on, in as many forms as the next turn reads."""
         slots = self.slots.setdefault(node, {})
         count, late = len(node.starts), self.kind_of(node) > Kind.ONCE
         for i, value in enumerate(node.outputs):
@@ -306,6 +314,7 @@ class Asks:
         return found
 
     def ask_scan(self, node: ScanNode, kind: Kind) -> None:
+        """Ask for what a scan reads: its slices have no axis of time."""
         late = kind > Kind.ONCE
         for value in (*node.starts, *node.sequences):
             if isinstance(value, Value):

@@ -57,9 +57,11 @@ class StepSizes:
         return any(self.names_time(n.expr) for n in numbers_of(value))
 
     def names_time(self, *exprs: Expr) -> bool:
+        """Whether an expression is spelled by the length of the sequence."""
         return any(not self.timed.isdisjoint(free_names(e)) for e in exprs)
 
     def shape(self, value: Value, form: Form) -> Shape:
+        """A shape with the length in the form of each axis."""
         return tuple(self.num(d, f or ALL) for d, f in zip(value.shape, form, strict=True))
 
     def assigned(self, node: OpNode, inputs: Mapping[int, Form], outputs: Sequence[Form]) -> OpNode | None:

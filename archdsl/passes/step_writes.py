@@ -144,9 +144,11 @@ class Writes:
         return nodes
 
     def is_of(self, node: Node, kind: Kind) -> bool:
+        """Whether the results of a node depend on that and nothing more."""
         return not isinstance(node, CheckNode | CondNode) and self.asks.kind_of(node) == kind
 
     def is_wanted(self, node: Node) -> bool:
+        """Whether a step has a node: a check of what must divide the length is none of it."""
         if isinstance(node, CheckNode):
             return node.op != "%" or not self.sizes.speaks((node.left, node.right))
         if isinstance(node, CondNode):
@@ -154,6 +156,7 @@ class Writes:
         return any(v in self.asks.asked for v in node_outputs(node))
 
     def node(self, node: Node, nodes: list[Node]) -> None:
+        """Write a node, and what gives its results in their other forms."""
         start = len(nodes)
         match node:
             case CondNode():
@@ -223,10 +226,12 @@ class Writes:
         return value.name
 
     def free(self, name: str) -> str:
+        """A name for what is kept that nothing else in the block has."""
         self.names[name] = count = self.names.get(name, 0) + 1
         return name if count == 1 else f"{name}_{count}"
 
     def get(self, value: Value | None, form: Form) -> Value:
+        """A tensor in a form in which it is there."""
         assert value is not None
         return self.have[self.asks.same.get(value, value), form]
 
@@ -238,6 +243,7 @@ class Writes:
         return self.have[x, self.asks.natural(x) if form is None else form]
 
     def op(self, node: OpNode, nodes: list[Node]) -> None:
+        """Write an op in each form that is asked for."""
         kind = self.asks.kind_of(node)
         if kind <= Kind.ONCE:
             tensors = {i: (FIXED,) * v.rank for i, v in enumerate(node.inputs) if isinstance(v, Value)}
@@ -268,6 +274,7 @@ class Writes:
         nodes.append(replace(changed, inputs=read, outputs=made, blocks=blocks, kept=kept))
 
     def call(self, node: CallNode, nodes: list[Node]) -> None:
+        """Write the calls of a block, once for each of its rewritings."""
         bind = {k: e for k, e in node.bind.items() if not self.sizes.names_time(e)}
         timed = {k: e for k, e in node.bind.items() if k not in bind}
         bind |= {f"{form} {k}": self.sizes.expr(e, form) for k, e in timed.items() for form in (NEW, ALL)}
@@ -296,6 +303,7 @@ class Writes:
         return found
 
     def loop(self, node: LoopNode, nodes: list[Node]) -> None:
+        """Write a loop, whose turns hand on each tensor in each form that is read."""
         asks, count = self.asks, len(node.starts)
         slots = [*asks.slots[node]]
         emits = [
@@ -322,6 +330,7 @@ class Writes:
         nodes.append(replace(node, bodies=tuple(bodies), starts=starts, outputs=outputs, emitted=emitted))
 
     def scan(self, node: ScanNode, nodes: list[Node]) -> None:
+        """Write a scan, which is kept where it runs along the sequence."""
         along = self.asks.runs_along(node)
         form = NEW if self.asks.kind_of(node) == Kind.SEQUENCE else ALL
         inputs = tuple(self.define(v, self.asks.natural(v)) for v in node.body.inputs)
