@@ -125,6 +125,17 @@ def test_positions_are_made_once(case: str) -> None:
     assert apart(text=text) < 1e-6
 
 
+def test_what_a_block_says_twice_is_handed_to_it_once() -> None:
+    text = layered(
+        """angle = unsqueeze(indices(time), 1) * exp(indices(3) * -0.5)
+        a, b = x -> chunk(2)
+        x += cast_like(concat(a * cos(angle) - b * sin(angle), b * cos(angle) + a * sin(angle), axis: -1), x)"""
+    )
+    source = archdsl.torch_source(text=text)
+    assert [source.count(f"torch.{name}(") for name in ("cos", "sin", "exp", "arange")] == [1, 1, 1, 2]
+    assert apart(text=text) < 1e-6
+
+
 def test_constants_stay_where_they_are_read() -> None:
     text = layered("x = x + fill(0.5, batch, time, width)")
     assert "torch.full" in archdsl.torch_source(text=text).partition("class M(")[0]

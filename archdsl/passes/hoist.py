@@ -141,7 +141,7 @@ class _Block:
             case OpNode():
                 moving = _with_inputs(node, map(self.standing, node.inputs))
                 if self.moves(moving):
-                    self.same[node.outputs[0]] = self.move(moving)
+                    self.same[node.outputs[0]] = self.move(moving, here=True)
                     return
                 self.put(self.op(node))
                 if self.is_constant(moving):
@@ -153,7 +153,7 @@ class _Block:
                 inputs, contexts = (tuple(map(self.standing, of)) for of in (node.inputs, node.contexts))
                 call = replace(node, inputs=inputs, contexts=contexts)
                 if self.call_moves(call):
-                    self.same[node.outputs[0]] = self.move(call)
+                    self.same[node.outputs[0]] = self.move(call, here=True)
                 else:
                     self.put(self.call(node))
             case LoopNode():
@@ -280,8 +280,8 @@ class _Block:
         speaks = node.op.hoisted or node.op.at_positions(node)
         return _plain(node) and not speaks and all(v in self.constants for v in tensors)
 
-    def move(self, node: Moving) -> Value:
-        """What a node that moves gives: one stands for all that compute the same."""
+    def move(self, node: Moving, here: bool = False) -> Value:
+        """What a node that moves gives: one stands for all that compute the same. `here` it stands in this block."""
         tensors = [*operands(node)]
         self.carried |= {v for v in tensors if v in self.constants and v not in self.waiting}
         written = any(v in self.written for v in tensors)
@@ -291,8 +291,8 @@ class _Block:
         what: Hashable = id(node.instance)
         if isinstance(node, OpNode) and node.instance is None:
             what = node.op.name, static_key(node.options)
-        # What equations say elsewhere, or of other numbers, is another thing, even if it is equal now.
-        said = (node.span, *(n.expr for n in _numbers(node))) if written and node.instance is None else ()
+        # What equations of another block say, or of other numbers, is another thing, even if it is equal now.
+        said = (not here and node.span, *(n.expr for n in _numbers(node))) if written and node.instance is None else ()
         known = self.made.setdefault((what, inputs, said), node)
         value = known.outputs[0]
         if known is node:
