@@ -101,3 +101,28 @@ def test_recurrences_are_kept_under_names() -> None:
     names = [n.node.kept for n in unroll_step(step).step.nodes if isinstance(n, FlatOp) and n.node.kept]
     assert {*names} == {"conv_state", "selective_scan_state"}
     assert all(not isinstance(n, OpNode | ScanNode) or not n.kept for n in step.whole.block.graph.nodes)
+
+
+UNUSUAL = {
+    "a weight in the type of the sequence": """param w: float32[8] = ones
+      y = x + cast_like(w * 2, x) + unsqueeze(mean(m, axis: 1), 1)""",
+    "turns that nobody reads": "ys = for i in 3 { emit x * (i + 1) }\n y = ys[0] + ys[2]",
+}
+
+
+@pytest.mark.parametrize("case", UNUSUAL)
+def test_steps_of_unusual_blocks(case: str) -> None:
+    text = f"""
+    block layer(x: [batch, time, 8], m: [batch, frames, 8]) -> [batch, time, 8] {{
+      {UNUSUAL[case]}
+      return y
+    }}
+    model net(tokens: token[batch, time], memory: [batch, frames, 8]) {{
+      x = tokens -> embedding(11, 8)
+      for n in 2 {{ x = layer(x, memory) as blocks }}
+      return x -> mha(heads: 2, mask: causal) -> linear(11)
+    }}
+    """
+    counts: Counter[str] = Counter()
+    judge(archdsl.load(text=text), counts)
+    assert counts["stepped"] == 1

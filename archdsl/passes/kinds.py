@@ -98,15 +98,16 @@ class Kinds:
                 kind[node.output] = Kind.WEIGHTS
 
     def of_op(self, node: OpNode, kind: Mapping[Value, Kind]) -> Kind:
-        """What an op depends on: a tensor of which the type alone is read counts for nothing."""
+        """What an op depends on. One that reads the type alone of a tensor of the sequence stands in each step, too, as
+        what depends on positions does."""
         given = {i: kind[v] for i, v in enumerate(node.inputs) if isinstance(v, Value)}
         around = [kind[v] for call in node.blocks.values() for v in values_of(call.contexts)]
         moving = Kind.SEQUENCE in around or any(k == Kind.SEQUENCE and reads_numbers(node, i) for i, k in given.items())
         if moving or self.forms.has_rows(node):
             return Kind.SEQUENCE
-        others = [k for k in (*given.values(), *around) if k != Kind.SEQUENCE]
-        least = Kind.POSITIONS if self.forms.speaks(node.inputs, node.outputs) else Kind.WEIGHTS
-        return max(least, *others) if others else least
+        if self.forms.speaks(node.inputs, node.outputs):
+            return Kind.POSITIONS
+        return max((min(k, Kind.POSITIONS) for k in (*given.values(), *around)), default=Kind.WEIGHTS)
 
     # --- what has no step ---------------------------------------------------------------------------------------------
 

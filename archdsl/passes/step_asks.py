@@ -105,6 +105,8 @@ class Asks:
         self.calls: dict[CallNode, list[tuple[Wants, Made]]] = {}
         self.slots: dict[LoopNode, dict[tuple[int, Pattern], None]] = {}
         """What loops carry: the number of the tensor, and the forms of its axes of time."""
+        self.emits: dict[LoopNode, dict[tuple[int, Pattern], None]] = {}
+        """The same of what every turn of a loop gives."""
         self.same: dict[Value, Value] = {}
         """What stands for the result of a condition."""
         self.makers = {v: n for n in _nodes(block.graph) for v in node_outputs(n)}
@@ -276,20 +278,20 @@ class Asks:
 
     def ask_loop(self, node: LoopNode) -> None:
         """Ask for what a loop begins with: what its turns hand on, in as many forms as the next turn reads."""
-        slots = self.slots.setdefault(node, {})
+        slots, emits = self.slots.setdefault(node, {}), self.emits.setdefault(node, {})
         count, late = len(node.starts), self.kind_of(node) > Kind.ONCE
         for i, value in enumerate(node.outputs):
             slots.update(((i, pattern), None) for pattern in self.carried(value))
+        for values in node.emitted:
+            emits.update(((j, pattern), None) for j, value in enumerate(values) for pattern in self.carried(value))
         before = -1
         while len(slots) > before:
             before = len(slots)
-            for t, which in enumerate(node.iterations):
-                outputs = [v for v in node.bodies[which].outputs if v is not None]
-                for i, pattern in slots:
-                    self.ask(outputs[i], self.formed(outputs[i], pattern), late=late)
-                for value, emitted in zip(outputs[count:], node.emitted[t] if node.emitted else (), strict=True):
-                    for pattern in self.carried(emitted):
-                        self.ask(value, self.formed(value, pattern), late=late)
+            for body in node.bodies:
+                for i, pattern in (*slots, *((count + j, pattern) for j, pattern in emits)):
+                    end = body.outputs[i]
+                    assert end is not None
+                    self.ask(end, self.formed(end, pattern), late=late)
             for body in node.bodies:
                 self.ask_graph(body)
                 for i, value in enumerate(body.inputs):

@@ -305,10 +305,7 @@ class Writes:
     def loop(self, node: LoopNode, nodes: list[Node]) -> None:
         """Write a loop, whose turns hand on each tensor in each form that is read."""
         asks, count = self.asks, len(node.starts)
-        slots = [*asks.slots[node]]
-        emits = [
-            *dict.fromkeys((j, p) for values in node.emitted for j, v in enumerate(values) for p in asks.carried(v))
-        ]
+        slots, emits = [*asks.slots[node]], [*asks.emits[node]]
 
         def defined(values: Sequence[Value], taken: Sequence[tuple[int, Pattern]]) -> tuple[Value, ...]:
             return tuple(self.define(values[i], asks.formed(values[i], pattern)) for i, pattern in taken)
