@@ -19,6 +19,7 @@ from archdsl.ir.graph import (
     Context,
     Graph,
     Handle,
+    Init,
     LoopNode,
     LossNode,
     NewestNode,
@@ -32,6 +33,7 @@ from archdsl.ir.graph import (
     node_outputs,
     reads,
 )
+from archdsl.ir.static import each_number
 from archdsl.ir.walk import block_tensors
 from archdsl.passes.forms import ALL, FIXED, NEW, Form, blame, refuse, shown
 from archdsl.passes.kinds import Kind, values_of
@@ -181,7 +183,7 @@ class Writes:
                 weight = node.weight
                 if made is not node.output:
                     shape = tuple(self.sizes.num(d, ALL) for d in weight.shape)
-                    weight = replace(weight, shape=shape)
+                    weight = replace(weight, shape=shape, init=self.first(weight.init))
                 nodes.append(replace(node, weight=weight, output=made))
             case WeightNode():
                 self.define(node.output, self.asks.forms.whole(node.output))
@@ -189,6 +191,32 @@ class Writes:
         self.origins.update((n, node) for n in nodes[start:] if n is not node)
         for value in node_outputs(node):
             self.derive(value, nodes)
+
+    def first(self, init: Init) -> Init:
+        """How the first value of a buffer is computed that is there for all positions."""
+
+        def number(n: Num) -> Num:
+            return self.sizes.num(n, ALL)
+
+        def tensor(value: Value) -> Value:
+            return made.setdefault(value, replace(value, shape=tuple(map(number, value.shape))))
+
+        made: dict[Value, Value] = {}
+        graph = init.graph
+        if graph is not None:
+            nodes = tuple(
+                replace(
+                    n,
+                    inputs=tuple(tensor(v) if isinstance(v, Value) else each_number(v, number) for v in n.inputs),
+                    options=each_number(n.options, number),
+                    axes=each_number(n.axes, number),
+                    outputs=tuple(map(tensor, n.outputs)),
+                )
+                for n in graph.nodes
+                if isinstance(n, OpNode)
+            )
+            graph = Graph((), nodes, tuple(tensor(v) for v in graph.outputs if v is not None))
+        return replace(init, numbers=each_number(init.numbers, number), graph=graph)
 
     def define(self, value: Value, form: Form) -> Value:
         """A tensor in a form: itself where it has no axis of time."""
