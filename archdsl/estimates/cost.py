@@ -20,8 +20,8 @@ from typing import Any
 from archdsl.estimates.hidden import NOWHERE, Known, Places, costing, known, unneeded
 from archdsl.frozen import Frozen
 from archdsl.ir.cost import Amount, Pairs, times
-from archdsl.ir.dims import Num, add, mul, sub, with_symbol
 from archdsl.ir.dims import Value as Size
+from archdsl.ir.dims import add, mul, sub, with_symbol
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -70,14 +70,10 @@ class Total:
 
     def where(self, symbol: str, size: Size) -> Total:
         """The same where a symbol stands for that size."""
-
-        def there(n: Num) -> Num:
-            return Num(with_symbol(n.value, symbol, size), n.expr, n.origin)
-
         found = Total()
         for pairs, flops in self.parts.values():
             if pairs is not None:
-                pairs = Pairs(pairs.mask, there(pairs.queries), there(pairs.keys))
+                pairs = Pairs(pairs.mask, pairs.queries.where(symbol, size), pairs.keys.where(symbol, size))
             found._put(pairs, with_symbol(flops, symbol, size))
         return found
 

@@ -12,11 +12,12 @@ from archdsl.diagnostics.source import Span
 from archdsl.frontend.base import Elaboration
 from archdsl.frontend.first_values import by_scheme, drawn
 from archdsl.frontend.scopes import Scope
-from archdsl.ir.dims import Num, Poly, Shape, free_names, is_size_like, num, shape_text, whole_axis
+from archdsl.ir.dims import Num, Poly, free_names, is_size_like, num, shape_text, whole_axis
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import CallNode, Handle, Input, OpNode, Value, Weight
 from archdsl.ir.masks import Mask
 from archdsl.ir.op import Primitive
+from archdsl.ir.reapplied import Applied
 from archdsl.ir.static import (
     BlockValue,
     InitRules,
@@ -25,7 +26,7 @@ from archdsl.ir.static import (
 from archdsl.syntax.limits import MAX_AXES
 
 
-class OpCall:
+class OpCall(Applied):
     """The Application that a primitive is handed: see `archdsl.ir.op.Application`."""
 
     def __init__(self, op: Primitive, scope: Scope, span: Span, state: Elaboration) -> None:
@@ -53,20 +54,6 @@ class OpCall:
         return self.label or self.op.name
 
     # --- what primitives ask ---
-
-    def shape(self, i: int) -> Shape:
-        value = self.inputs[i]
-        return value.shape if isinstance(value, Value) else ()
-
-    def tensor(self, i: int) -> Value:
-        value = self.inputs[i]
-        assert isinstance(value, Value), (self.op.name, i)
-        return value
-
-    def size(self, option: str) -> Num:
-        value = self.options[option]
-        assert isinstance(value, Num), (self.op.name, option)
-        return value
 
     def error(
         self,

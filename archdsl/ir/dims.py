@@ -738,6 +738,10 @@ class Num(Entity):
     def at(self, origin: Span | None) -> Num:
         return Num(self.value, self.expr, origin)
 
+    def where(self, symbol: str, size: Value) -> Num:
+        """The number where a symbol stands for that size; it is spelled as it was."""
+        return Num(with_symbol(self.value, symbol, size), self.expr, self.origin)
+
     def outward(self, names: Mapping[str, Expr]) -> Num:
         """The same number in the caller's names."""
         expr = substitute(self.expr, names)

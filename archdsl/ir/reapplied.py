@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from archdsl.diagnostics import ArchError, error
 from archdsl.diagnostics.source import Span
 from archdsl.ir.dims import Num, Poly, Shape, is_size_like, mod
 from archdsl.ir.graph import Input, OpNode, Value, Weight
 from archdsl.ir.ranges import TESTS
+
+if TYPE_CHECKING:
+    from archdsl.ir.op import Primitive
 
 
 def results(node: OpNode) -> list[Value]:
@@ -25,16 +28,12 @@ def weights(node: OpNode) -> Sequence[Weight]:
     return node.op.weights(use)
 
 
-class _Application:
-    """What `shapes`, `dtypes` and `weights` ask of `archdsl.ir.op.Application`. Nothing is noted: what was decided by
-    numbers was noted when the spec was read."""
+class Applied:
+    """What a primitive is applied to."""
 
-    masks: Mapping[int, Any] = {}
-
-    def __init__(self, node: OpNode) -> None:
-        self.inputs: tuple[Input, ...] = node.inputs
-        self.options, self.axes = node.options, node.axes
-        self.op, self.span = node.op, node.span
+    op: Primitive
+    inputs: tuple[Input, ...]
+    options: Mapping[str, Any]
 
     def shape(self, i: int) -> Shape:
         value = self.inputs[i]
@@ -49,6 +48,17 @@ class _Application:
         value = self.options[option]
         assert isinstance(value, Num), (self.op.name, option)
         return value
+
+
+class _Application(Applied):
+    """What `shapes`, `dtypes` and `weights` ask of `archdsl.ir.op.Application`. Nothing is noted: what was decided by
+    numbers was noted when the spec was read."""
+
+    masks: Mapping[int, Any] = {}
+
+    def __init__(self, node: OpNode) -> None:
+        self.op, self.inputs, self.options, self.axes = node.op, node.inputs, node.options, node.axes
+        self.span = node.span
 
     def error(self, code: str, message: str, **_: Any) -> ArchError:
         span: Span | None = self.span

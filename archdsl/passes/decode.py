@@ -82,12 +82,8 @@ class DecodePlan:
     makers: dict[Value, FlatNode] = field(default_factory=dict)
     root: Unrolled | None = None
     """What became of the model's block."""
-
-    @property
-    def taken(self) -> list[Value]:
-        """The model's inputs that every step takes, in their order; the others only the first, and padding none."""
-        once = {*self.before.outputs}
-        return [v for v in self.step.inputs if v.dtype != "padding" and v not in once]
+    taken: list[Value] = field(default_factory=list)
+    """The model's inputs that every step takes, in their order."""
 
 
 @lru_cache(maxsize=4)
@@ -127,6 +123,7 @@ class _Plan:
         self.found = DecodePlan(model, self.time, first, FlatGraph((*inputs, *crossing), nodes, flat.outputs[:1]))
         self.found.makers = {v: n for n in nodes for v in n.outputs}
         self.found.root = root
+        self.found.taken = [self.values[v] for v in step.taken]
         self.found.positional = {self.values[v] for v in step.positional}
         for value in step.step.inputs:
             self.found.forms[self.values[value]] = self.form(value)

@@ -11,15 +11,15 @@ from typing import Literal
 from archdsl.diagnostics import ArchError
 from archdsl.frozen import Entity
 from archdsl.ir import verify
-from archdsl.ir.dims import Num, Shape, Symbol, of_atom, with_symbol
+from archdsl.ir.dims import Num, Shape, Symbol, of_atom
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import AppendNode, Model, OpNode, Value
 from archdsl.ir.op import At, same
-from archdsl.ir.static import each_number
 from archdsl.passes.dce import live
 from archdsl.passes.flatten import FlatForm, FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, unroll_all, violations
 from archdsl.passes.forms import Forms, has, reads_numbers, refuse, shown
 from archdsl.passes.step import Stepped, stepped
+from archdsl.passes.step_sizes import renumbered
 
 
 class Kept(Entity):
@@ -38,7 +38,6 @@ class Kept(Entity):
     """Of the block that reads it."""
     axis: int = 0
     """Of a cache, that of its positions."""
-
     window: int | None = None
     """Of a cache, how many of the last positions any reader looks at."""
 
@@ -69,7 +68,8 @@ class FlatStep(Entity):
 
     @property
     def taken(self) -> list[Value]:
-        """The model's inputs that every step takes, in their order; the others only the first, and padding none."""
+        """The model's inputs that every step takes, in their order. The first step alone takes the others, and none
+        takes the padding of the sequence, which the caller's mask tells."""
         once = {*self.before.outputs}
         return [v for v in self.step.inputs if v.dtype != "padding" and v not in once]
 
@@ -113,8 +113,16 @@ class FlatStep(Entity):
         once = {*self.before.outputs}
         moving = {v for v in self.step.inputs if v not in once}
         found: set[Value] = set()
+        numbers: dict[OpNode, list[int]] = {}
+        """Of an op, wherever its block is called: the tensors of which it reads more than the type."""
         for node in self.step.nodes:
-            read = [v for i, v in enumerate(node.inputs) if isinstance(v, Value) and _reads(node, i)]
+            read = [v for v in node.inputs if isinstance(v, Value)]
+            if isinstance(node, FlatOp):
+                op = node.node
+                if op not in numbers:
+                    tensors = (i for i, v in enumerate(op.inputs) if isinstance(v, Value))
+                    numbers[op] = [i for i in tensors if reads_numbers(op, i)]
+                read = [node.tensor(i) for i in numbers[op]]
             timed = any(map(self.of.has, (d for v in node.outputs for d in v.shape)))
             rows = isinstance(node, FlatOp) and all(
                 v.rank and v.shape[0].value == batch and sum(map(self.of.has, v.shape)) == 1 for v in node.outputs
@@ -126,8 +134,8 @@ class FlatStep(Entity):
         return found, moving
 
     def spreads(self, node: FlatOp) -> bool:
-        """Whether an op makes an axis of the batch of one of size 1, and nothing else, of what is made of positions:
-        with positions counted by row it is there already."""
+        """Whether an op does nothing but expand the first axis of a tensor of positions from 1 to the batch. Where
+        positions are counted by row, the tensor has that axis."""
         x = node.inputs[0] if node.inputs else None
         if not isinstance(x, Value) or x not in self.positional or not node.node.op.moves:
             return False
@@ -170,7 +178,6 @@ class FlatStep(Entity):
     def latents(self) -> dict[FlatOp, Latent]:
         """Attention that reads what its keys and values are projections of."""
         found: dict[FlatOp, Latent] = {}
-        appended = {n.output: n for n in self.step.nodes if isinstance(n, FlatForm) and isinstance(n.node, AppendNode)}
         chain: dict[Value, FlatOp] = {}
         for node in self.step.nodes:
             if not isinstance(node, FlatOp):
@@ -178,29 +185,33 @@ class FlatStep(Entity):
             if node.node.op.reads_latent(node.node):
                 kept = [node.tensor(i) for i in sorted(node.node.op.cached_inputs(node.node))]
                 if any(v in chain for v in kept):
-                    found[node] = self._between(kept, appended, chain)
-            elif any(v in appended or v in chain for v in node.inputs) and all(map(self._is_whole, node.outputs)):
+                    found[node] = self._between(kept, chain)
+                continue
+            read = [v for v in node.inputs if isinstance(v, Value)]
+            if any(v in chain or self.form_of(v) for v in read) and all(map(self._is_whole, node.outputs)):
                 chain.update(dict.fromkeys(node.outputs, node))
         return found
 
     def _is_whole(self, value: Value) -> bool:
+        """Whether a tensor has all positions along one axis, and no new ones along another."""
         return len(self.of_all(value)) == 1 and not self.is_new(value)
 
-    def _between(self, kept: list[Value], appended: Mapping[Value, FlatForm], chain: Mapping[Value, FlatOp]) -> Latent:
+    def _between(self, kept: list[Value], chain: Mapping[Value, FlatOp]) -> Latent:
+        """Return what keys and values are projections of, and the ops of the chain that lead to them."""
         base: set[FlatForm] = set()
         inside: set[FlatOp] = set()
         todo = [*kept]
         while todo:
             value = todo.pop()
-            if value in appended:
-                base.add(appended[value])
+            if (form := self.form_of(value)) is not None:
+                base.add(form)
             elif value in chain and chain[value] not in inside:
                 inside.add(chain[value])
                 todo += [v for v in chain[value].inputs if isinstance(v, Value)]
-        order = [*self.step.nodes]
+        nodes = self.step.nodes
         return Latent(
-            tuple(n for n in order if isinstance(n, FlatForm) and n in base),
-            tuple(n for n in order if isinstance(n, FlatOp) and n in inside),
+            tuple(n for n in nodes if isinstance(n, FlatForm) and n in base),
+            tuple(n for n in nodes if isinstance(n, FlatOp) and n in inside),
         )
 
     @cached_property
@@ -234,11 +245,11 @@ class FlatStep(Entity):
             for form in latent.base if latent is not None else ():
                 append(form, node, "")
             for i, value in enumerate(node.inputs):
-                maker = self.makers.get(value) if isinstance(value, Value) else None
-                if isinstance(maker, FlatForm) and isinstance(maker.node, AppendNode):
+                appends = self.form_of(value) if isinstance(value, Value) else None
+                if appends is not None:
                     role = roles.get(i, (0, ""))[1]
-                    layer += not role and maker not in caches
-                    append(maker, node, role)
+                    layer += not role and appends not in caches
+                    append(appends, node, role)
             if node.node.kept:
                 layer += not keeps
                 states += _states(node, layer)
@@ -300,24 +311,14 @@ def decode_step(model: Model) -> tuple[FlatStep | None, str | None]:
 
 
 def resized(node: OpNode, sizes: Mapping[Symbol, Size]) -> OpNode:
-    """An op with other sizes in place of symbols."""
+    """Return an op with other sizes in place of symbols."""
 
     def number(n: Num) -> Num:
-        value = n.value
-        for each, size in sizes.items():
-            value = with_symbol(value, each.name, size)
-        return Num(value, n.expr, n.origin)
+        for symbol, size in sizes.items():
+            n = n.where(symbol.name, size)
+        return n
 
-    def tensor(value: Value) -> Value:
-        return replace(value, shape=tuple(map(number, value.shape)))
-
-    return replace(
-        node,
-        inputs=tuple(tensor(v) if isinstance(v, Value) else each_number(v, number) for v in node.inputs),
-        outputs=tuple(map(tensor, node.outputs)),
-        options=each_number(node.options, number),
-        axes=each_number(node.axes, number),
-    )
+    return renumbered(node, number, lambda v: replace(v, shape=tuple(map(number, v.shape))))
 
 
 def _states(node: FlatOp | FlatScan, layer: int) -> list[Kept]:
@@ -328,7 +329,3 @@ def _states(node: FlatOp | FlatScan, layer: int) -> list[Kept]:
         carried = enumerate(node.body.inputs[: len(node.starts)])
         states = [(v.name or f"state_{i}", v.shape, v.dtype) for i, v in carried]
     return [Kept("state", node, *state, layer, node.path) for state in states]
-
-
-def _reads(node: FlatNode, i: int) -> bool:
-    return not isinstance(node, FlatOp) or reads_numbers(node.node, i)

@@ -66,8 +66,7 @@ class Kinds:
             case OpNode():
                 kind.update(dict.fromkeys(node.outputs, self.of_op(node, kind)))
             case CallNode():
-                given = [None if v is None else kind.get(v) for v in (*node.inputs, *values_of(node.contexts))]
-                found = self.kinds(node.block, tuple(Kind.WEIGHTS if k is None else k for k in given))[1]
+                found = self.kinds(node.block, kinds_given(node, kind))[1]
                 kind.update(zip(node.outputs, found, strict=True))
             case LoopNode():
                 carried = [kind[v] for v in node.starts]
@@ -127,12 +126,11 @@ class Kinds:
             if isinstance(node, OpNode):
                 self.demand_op(node, max((kind[v] for v in node.outputs), default=Kind.WEIGHTS), scan)
             elif isinstance(node, CallNode):
-                given = (None if v is None else kind.get(v) for v in (*node.inputs, *values_of(node.contexts)))
-                self.demand(node.block, tuple(Kind.WEIGHTS if k is None else k for k in given), scan)
+                self.demand(node.block, kinds_given(node, kind), scan)
             else:
                 if isinstance(node, ScanNode) and kind[node_outputs(node)[0]] == Kind.SEQUENCE:
                     self.demand_slices(node, kind, scan)
-                for inner in (node.otherwise,) if isinstance(node, CondNode) else subgraphs(node):
+                for inner in without_training(node):
                     ends = [v for v in inner.outputs if v is not None]
                     self.demand_graph(inner, kind, scan or isinstance(node, ScanNode), ends)
 
@@ -160,6 +158,16 @@ class Kinds:
         within = scan and kind >= Kind.POSITIONS and self.forms.speaks(node.inputs, node.outputs)
         if within and node.op.positional and not (node.op.moves or node.op.alike):
             raise blame(node, "asks which positions there are within a scan")
+
+
+def kinds_given(node: CallNode, kind: Mapping[Value, Kind]) -> tuple[Kind, ...]:
+    """Return the kinds of the tensors that a block is called with; one that is left out depends on nothing."""
+    return tuple(Kind.WEIGHTS if v is None else kind[v] for v in (*node.inputs, *values_of(node.contexts)))
+
+
+def without_training(node: Node) -> tuple[Graph, ...]:
+    """Return the graphs that a node runs where the model is not trained."""
+    return (node.otherwise,) if isinstance(node, CondNode) else subgraphs(node)
 
 
 def values_of(given: Iterable[Any]) -> list[Value]:

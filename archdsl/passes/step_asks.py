@@ -20,11 +20,10 @@ from archdsl.ir.graph import (
     Value,
     node_outputs,
     reads,
-    subgraphs,
 )
 from archdsl.passes.cut import minimum_cut
 from archdsl.passes.forms import ALL, FIXED, NEW, Form, blame, is_time, own_axis, reads_numbers, refuse, shown
-from archdsl.passes.kinds import Kind, Kinds, values_of
+from archdsl.passes.kinds import Kind, Kinds, kinds_given, values_of, without_training
 from archdsl.passes.step_sizes import StepSizes
 
 NARROWER = 3
@@ -97,7 +96,8 @@ class Asks:
         self.late: set[Value] = set()
         """What is read beside what is computed once."""
         self.patterns: dict[OpNode, list[Pattern]] = {}
-        """The forms in which ops of positions alone are computed."""
+        """The forms in which ops are computed that have the forms of their results: those of positions alone, and
+        projections of what is kept."""
         self.whole: set[Node] = set()
         """Ops whose results, of two axes of time, are computed for all positions along both."""
         self.chain: set[Node] = set()
@@ -223,7 +223,8 @@ class Asks:
     def ask_sequence(self, node: OpNode) -> None:
         """Ask for what an op that depends on the sequence reads, whose results have one form."""
         if node in self.chain:
-            self.ask_positions(node, tuple(f for f in self.forms.whole(node.outputs[0]) if f))
+            (pattern,) = self.patterns[node] = [tuple(f for f in self.forms.whole(node.outputs[0]) if f)]
+            self.ask_positions(node, pattern)
             return
         pairs = [v for v in node.outputs if len(self.forms.axes(v)) == 2]
         if pairs and (self.forms.distance(node, 0) or any(self.forms.whole(v) in self.asked.get(v, {}) for v in pairs)):
@@ -254,7 +255,7 @@ class Asks:
     def ask_call(self, node: CallNode, kind: Kind) -> None:
         """Ask for what a block takes: one that depends on positions alone is called once for each form."""
         tensors = [*node.inputs, *values_of(node.contexts)]
-        given = tuple(Kind.WEIGHTS if v is None else self.kind[v] for v in tensors)
+        given = kinds_given(node, self.kind)
         forms: list[tuple[int, Form]] = []
         for i, value in enumerate(node.outputs):
             own = self.natural(value)
@@ -397,7 +398,7 @@ def _nodes(graph: Graph) -> Iterator[Node]:
     """The nodes of a graph and of those inside it, of `if training` only what is not training."""
     for node in graph.nodes:
         yield node
-        for inner in (node.otherwise,) if isinstance(node, CondNode) else subgraphs(node):
+        for inner in without_training(node):
             yield from _nodes(inner)
 
 

@@ -3,7 +3,7 @@ positions and one for all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -67,10 +67,9 @@ class StepSizes:
     def assigned(self, node: OpNode, inputs: Mapping[int, Form], outputs: Sequence[Form]) -> OpNode | None:
         """The op with each number that is the length of the sequence in the form with which the op makes the outputs;
         its tensors are still those of the whole model. None where no form does, or it may be either."""
-        if not any(self.names_time(n.expr) for n in numbers_of((node.options, node.inputs, node.axes))):
-            tensors = [v for v in (*node.inputs, *node.outputs) if isinstance(v, Value)]
-            if not any(self.names_time(*(d.expr for d in v.shape)) for v in tensors):
-                return node
+        shapes = [v.shape for v in (*node.inputs, *node.outputs) if isinstance(v, Value)]
+        if not self.mentions((node.options, node.inputs, node.axes, shapes)):
+            return node
         read = tuple(
             replace(v, shape=self.shape(v, inputs.get(i, (FIXED,) * v.rank))) if isinstance(v, Value) else v
             for i, v in enumerate(node.inputs)
@@ -103,6 +102,17 @@ class StepSizes:
                 names = spread(params[min(i, len(params) - 1)].type.dims, value.rank)
                 found |= {n: d for n, d in zip(names, value.shape, strict=False) if n in found}
         return {n: options[n] if isinstance(options.get(n), Num) else d for n, d in found.items()}
+
+
+def renumbered(node: OpNode, number: Callable[[Num], Num], tensor: Callable[[Value], Value]) -> OpNode:
+    """Return an op of other tensors, each of its numbers made of the old one."""
+    return replace(
+        node,
+        inputs=tuple(tensor(v) if isinstance(v, Value) else each_number(v, number) for v in node.inputs),
+        outputs=tuple(map(tensor, node.outputs)),
+        options=each_number(node.options, number),
+        axes=each_number(node.axes, number),
+    )
 
 
 def _gives(node: OpNode, due: Sequence[Shape]) -> bool:

@@ -38,7 +38,7 @@ from archdsl.ir.walk import block_tensors
 from archdsl.passes.forms import ALL, FIXED, NEW, Form, blame, refuse, shown
 from archdsl.passes.kinds import Kind, values_of
 from archdsl.passes.step_asks import Asks, Made, Pattern, Read, Taken, Wants, patterned
-from archdsl.passes.step_sizes import StepSizes
+from archdsl.passes.step_sizes import StepSizes, renumbered
 
 
 class Writes:
@@ -146,7 +146,7 @@ class Writes:
         return nodes
 
     def is_of(self, node: Node, kind: Kind) -> bool:
-        """Whether the results of a node depend on that and nothing more."""
+        """Whether the results of a node are of a kind."""
         return not isinstance(node, CheckNode | CondNode) and self.asks.kind_of(node) == kind
 
     def is_wanted(self, node: Node) -> bool:
@@ -193,7 +193,7 @@ class Writes:
             self.derive(value, nodes)
 
     def first(self, init: Init) -> Init:
-        """How the first value of a buffer is computed that is there for all positions."""
+        """Return how the first value of a buffer is computed, for all positions."""
 
         def number(n: Num) -> Num:
             return self.sizes.num(n, ALL)
@@ -204,17 +204,7 @@ class Writes:
         made: dict[Value, Value] = {}
         graph = init.graph
         if graph is not None:
-            nodes = tuple(
-                replace(
-                    n,
-                    inputs=tuple(tensor(v) if isinstance(v, Value) else each_number(v, number) for v in n.inputs),
-                    options=each_number(n.options, number),
-                    axes=each_number(n.axes, number),
-                    outputs=tuple(map(tensor, n.outputs)),
-                )
-                for n in graph.nodes
-                if isinstance(n, OpNode)
-            )
+            nodes = tuple(renumbered(n, number, tensor) for n in graph.nodes if isinstance(n, OpNode))
             graph = Graph((), nodes, tuple(tensor(v) for v in graph.outputs if v is not None))
         return replace(init, numbers=each_number(init.numbers, number), graph=graph)
 
@@ -277,8 +267,7 @@ class Writes:
             tensors = {i: (FIXED,) * v.rank for i, v in enumerate(node.inputs) if isinstance(v, Value)}
             self.put(node, tensors, [(FIXED,) * v.rank for v in node.outputs], nodes)
         elif kind == Kind.POSITIONS or node in self.asks.chain:
-            whole = tuple(f for f in self.asks.forms.whole(node.outputs[0]) if f)
-            for pattern in self.asks.patterns[node] if kind == Kind.POSITIONS else [whole]:
+            for pattern in self.asks.patterns[node]:
                 outputs = [p for v in node.outputs if (p := patterned(v, pattern, self.asks.forms.axes(v))) is not None]
                 self.put(node, self.asks.positions_read(node, outputs), outputs, nodes)
         else:
@@ -356,7 +345,6 @@ class Writes:
 
     def scan(self, node: ScanNode, nodes: list[Node]) -> None:
         """Write a scan, which is kept where it runs along the sequence."""
-        along = self.asks.runs_along(node)
         form = NEW if self.asks.kind_of(node) == Kind.SEQUENCE else ALL
         inputs = tuple(self.define(v, self.asks.natural(v)) for v in node.body.inputs)
         inner = self.graph(node.body)
@@ -370,10 +358,11 @@ class Writes:
                 stacked=tuple(self.define(v, self.asks.natural(v)) for v in node.stacked),
                 finals=tuple(self.define(v, self.asks.natural(v)) for v in node.finals),
                 length=self.sizes.num(node.length, form),
-                kept=self.free("scan_state") if along else "",
+                kept=self.free("scan_state") if self.asks.runs_along(node) else "",
             )
         )
 
 
 def _differ(a: Form, b: Form) -> int:
+    """Count the axes along which two forms of a tensor differ."""
     return sum(x != y for x, y in zip(a, b, strict=True))

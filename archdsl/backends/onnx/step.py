@@ -84,7 +84,7 @@ class StepWriter(GraphWriter):
         self.in_steps = True
         self.only_last = options.last
         self.last = False
-        """Whether what is being written has one new place of each row."""
+        """Whether nodes are written for the last new position of each row alone."""
         self.places = Positions(self.builder, steps.of, by_row)
         self.new, self.all = self.places.new, self.places.all
         self.inputs: list[ir.Value] = []
@@ -105,9 +105,9 @@ class StepWriter(GraphWriter):
         self.asked = 0
         """How many axes the positions have that the node at hand has asked for, that of batch included; 0 for none."""
         self.table = False
-        """Whether a tensor for all positions from 0 on, the same for every row, is being written."""
+        """Whether a table is being written: a tensor for all positions from 0 on, the same for every row."""
         self.tables: dict[Value, ir.Value] = {}
-        """Those that have been."""
+        """The tables that are in the graph."""
 
     # --- the whole graph ---
 
@@ -188,7 +188,7 @@ class StepWriter(GraphWriter):
         return ir.Value(name=builder.unique(name), type=kind, shape=self.shape(shape))
 
     def shape(self, shape: Shape, every: str = "total_sequence_length") -> ir.Shape:
-        """Sizes as numbers and names, that of all positions being `every`."""
+        """Return a shape of the graph: static sizes as numbers, others by name. All positions are called `every`."""
         new, total, _ = self.places.lengths
         names = {new: 1 if self.last else symbol("sequence_length"), total: symbol(every)}
         found: list[int | str] = []
@@ -424,8 +424,7 @@ class StepWriter(GraphWriter):
 
     def number(self, n: Num, dtype: str) -> ir.Value:
         """How many positions there are as a number counts all, whichever are asked for."""
-        value = with_symbol(n.value, self.steps.of.new.name, self.all)
-        return super().number(Num(value, n.expr, n.origin), dtype)
+        return super().number(n.where(self.steps.of.new.name, self.all), dtype)
 
     def positions(self, length: Num) -> ir.Value:
         if length.value not in (self.new, self.all):  # a table, the same for each row

@@ -179,7 +179,7 @@ class GraphWriter:
         return found
 
     def shape(self, shape: Shape) -> ir.Shape:
-        """Sizes as numbers and names."""
+        """Return a shape of the graph: static sizes as numbers, others by name."""
         return ir.Shape([int(d) if d.static else str(self.renamed(d.value)) for d in shape])
 
     def renamed(self, size: Size) -> Size:

@@ -117,7 +117,8 @@ class StepScope(TorchNodeScope):
         value, roles = self.node.inputs[i], self.lowering.roles
         key = self.lowering.declared.get(self.node, self.node), i
         padding = isinstance(value, Value) and value.dtype == "padding"
-        return padding or key in roles.everywhere or key in roles.at_keys or value in {*roles.kept_values} - roles.both
+        kept = value in roles.kept_values and value not in roles.both
+        return padding or kept or key in roles.everywhere or key in roles.at_keys
 
     def _is_own_padding(self, i: int) -> bool:
         """Whether an input says of all positions so far which are real, and the node reads that of the new ones
