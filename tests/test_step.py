@@ -19,7 +19,7 @@ from archdsl.passes.flatten import FlatOp
 from archdsl.passes.step import stepped
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("specs", "specs/hf", "examples", "tests/parity/specs")
+FOLDERS = ("specs", "specs/hf", "examples", "tests/parity/specs", "tests/parity/unusual")
 SPECS = [str(p.relative_to(ROOT)) for folder in FOLDERS for p in sorted((ROOT / folder).glob("*.arch"))]
 
 
@@ -101,6 +101,15 @@ def test_recurrences_are_kept_under_names() -> None:
     names = [n.node.kept for n in unroll_step(step).step.nodes if isinstance(n, FlatOp) and n.node.kept]
     assert {*names} == {"conv_state", "selective_scan_state"}
     assert all(not isinstance(n, OpNode | ScanNode) or not n.kept for n in step.whole.block.graph.nodes)
+
+
+def test_a_number_may_be_called_as_the_length_is() -> None:
+    """Then the axis is `time_`, and so are its two sizes."""
+    spec = ROOT / "tests/truth/run_time_name.arch"
+    counts: Counter[str] = Counter()
+    judge(archdsl.load(spec), counts)
+    assert counts["kept"] == 6
+    assert "%tokens: token[batch, new time_]" in archdsl.show(spec, "ir", decode=True)
 
 
 UNUSUAL = {

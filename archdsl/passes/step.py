@@ -34,7 +34,7 @@ from functools import lru_cache
 
 from archdsl.frozen import Entity
 from archdsl.ir import verify
-from archdsl.ir.dims import Num, Poly, Symbol
+from archdsl.ir.dims import Num, Poly, Symbol, free_names
 from archdsl.ir.graph import Block, Model, Node
 from archdsl.passes.forms import ALL, NEW, Forms, has
 from archdsl.passes.kinds import Kind, Kinds
@@ -90,7 +90,9 @@ class _Stepper:
         given = tuple(Kind.SEQUENCE if v in moving else Kind.ONCE for v in block.graph.inputs)
         output = next(v for _, v in model.outputs)
         self.kinds.demand_graph(block.graph, self.kinds.kinds(block, given)[0], False, [output])
-        made = self.run(block, given, ((0, forms.natural(output)),), frozenset({time.name}), False, root=True)
+        lengths = (d.expr for v in moving for d in v.shape if has(d, time))
+        timed = frozenset(name for expr in lengths for name in free_names(expr))
+        made = self.run(block, given, ((0, forms.natural(output)),), timed, False, root=True)
         sizes = (d.value for v in made.block.graph.inputs for d in v.shape)
         symbols = dict.fromkeys(s for size in sizes if isinstance(size, Poly) for s in size.symbols)
         step = replace(model, block=made.block, symbols=tuple(symbols))

@@ -104,8 +104,10 @@ class Writes:
     def own_axes(self, root: bool) -> dict[str, Num]:
         """The names of axes that have nothing to do with time; of the model, those of the two sizes of time as well."""
         found = {k: n for k, n in self.block.axes.items() if not self.sizes.mentions(n)}
-        both = self.sizes.symbols.values() if root else ()
-        return found | {s.name: Num(of_atom(s), Var(s.name)) for s in both}
+        both = self.sizes.symbols.items() if root else ()
+        lengths = self.sizes.timed - self.block.local.keys()
+        sizes = ((f"{form} {name}", size) for form, size in both for name in lengths)
+        return found | {name: Num(of_atom(size), Var(name)) for name, size in sizes}
 
     def titled(self, name: str, taken: Taken) -> str:
         """The name of a tensor; one that is taken in two forms says which."""
