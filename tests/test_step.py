@@ -16,6 +16,7 @@ from archdsl.ir.dims import Poly
 from archdsl.ir.graph import AppendNode, Model, OpNode, ScanNode
 from archdsl.passes.flat_step import decode_step, unroll_step
 from archdsl.passes.flatten import FlatOp
+from archdsl.passes.forms import has
 from archdsl.passes.step import stepped
 
 ROOT = Path(__file__).parent.parent
@@ -29,6 +30,8 @@ def judge(model: Model, counts: Counter[str]) -> None:
     counts["refused" if step is None else "stepped"] += 1
     if step is not None:
         assert difference(step.of) == ""
+        made = (v for n in (*step.before.nodes, *step.step.nodes) for v in n.outputs)
+        assert not any(has(d, step.of.time) for v in made for d in v.shape)
         names = [k.name for k in step.kept]
         assert len({*names}) == len(names)
         counts["kept"] += len(names)
