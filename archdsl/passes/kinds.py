@@ -3,7 +3,7 @@ sequence. And which op, the first as they are written, has no step."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -168,6 +168,14 @@ def kinds_given(node: CallNode, kind: Mapping[Value, Kind]) -> tuple[Kind, ...]:
 def without_training(node: Node) -> tuple[Graph, ...]:
     """Return the graphs that a node runs where the model is not trained."""
     return (node.otherwise,) if isinstance(node, CondNode) else subgraphs(node)
+
+
+def inference_nodes(graph: Graph) -> Iterator[Node]:
+    """Yield the nodes of a graph and of those inside it, of `if training` only what is not training."""
+    for node in graph.nodes:
+        yield node
+        for inner in without_training(node):
+            yield from inference_nodes(inner)
 
 
 def values_of(given: Iterable[Any]) -> list[Value]:

@@ -3,7 +3,7 @@ read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from archdsl.ir.graph import (
 )
 from archdsl.passes.cut import minimum_cut
 from archdsl.passes.forms import ALL, FIXED, NEW, Form, blame, is_time, own_axis, reads_numbers, refuse, shown
-from archdsl.passes.kinds import Kind, Kinds, kinds_given, values_of, without_training
+from archdsl.passes.kinds import Kind, Kinds, inference_nodes, kinds_given, values_of
 from archdsl.passes.step_sizes import StepSizes
 
 NARROWER = 3
@@ -109,9 +109,9 @@ class Asks:
         """The same of what every turn of a loop gives."""
         self.same: dict[Value, Value] = {}
         """What stands for the result of a condition."""
-        self.makers = {v: n for n in _nodes(block.graph) for v in node_outputs(n)}
+        self.makers = {v: n for n in inference_nodes(block.graph) for v in node_outputs(n)}
         self.readers: dict[Value, list[Node]] = {}
-        for node in _nodes(block.graph):
+        for node in inference_nodes(block.graph):
             for value in reads(node):
                 self.readers.setdefault(value, []).append(node)
         ends = [v for v in block.graph.outputs if v is not None]
@@ -392,14 +392,6 @@ def patterned(value: Value, pattern: Pattern, axes: Sequence[int]) -> Form | Non
 
 def _applied(node: Node) -> Iterable[CallNode]:
     return node.blocks.values() if isinstance(node, OpNode) else ()
-
-
-def _nodes(graph: Graph) -> Iterator[Node]:
-    """The nodes of a graph and of those inside it, of `if training` only what is not training."""
-    for node in graph.nodes:
-        yield node
-        for inner in without_training(node):
-            yield from _nodes(inner)
 
 
 def _width(value: Value) -> int:

@@ -59,6 +59,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
             ("palm", "palm_8b"),
         )
     },
+    "hf/ctrl.arch:ctrl": dict(_GPT),  # sines
     "hf/falcon.arch:falcon": dict(_GPT),
     "hf/gpt_neox.arch:gpt_neox": dict(_GPT),
     "hf/phi.arch:phi": dict(_LLAMA),
@@ -572,6 +573,24 @@ block odd(x: [batch, time, width]) -> [batch, time, width] {
 block headless(x: [batch, time, width]) -> [batch, time, width] {
   return x + sdpa(x -> linear(width), x -> linear(width), x -> linear(width), mask: causal)
 }
+block looped(x: [batch, time, width]) -> [batch, time, width] {
+  for i in 2 {
+    q, k, v = x -> linear(3 * width) as parts -> chunk(3)
+    x += sdpa(q -> split_heads(2), k -> split_heads(2), v -> split_heads(2), mask: causal) -> merge_heads
+  }
+  return x
+}
+block keys(x: [batch, time, width]) -> [batch, heads, time, dim] { return x -> linear(width) -> split_heads(2) }
+block called(x: [batch, time, width]) -> [batch, time, width] {
+  k = x -> keys as first
+  v = x -> keys as second
+  return x + (sdpa(x -> linear(width) -> split_heads(2), k, v, mask: causal) -> merge_heads) + (k -> merge_heads)
+}
+block trained(x: [batch, time, width]) -> [batch, time, width] {
+  k = x -> linear(width) -> split_heads(2)
+  if training { y = sdpa(k, k, k, mask: causal) } else { y = sdpa(k, k, k, mask: causal) }
+  return x + merge_heads(y)
+}
 block shared_keys(x: [batch, time, width], k: [batch, heads, time, dim]) -> [batch, time, width] {
   return x + (sdpa(x -> linear(width) -> split_heads(heads), k, k, mask: causal) -> merge_heads)
 }
@@ -592,6 +611,10 @@ STANDING = {
     "two in a layer": "for b in layers * (two(again: m_model) + near) { x = x -> b as bs }",
     "two in a block": "for b in layers * even { x = x -> b as bs\n x = x -> plain as ps }",
     "before sizes of the sequence": f"x = x -> near\n {FLAT}",
+    "where training has another": "if training { x = x -> plain } else { x = x -> m_model }\n x = x -> m_model",
+    "of keys that blocks make": "for b in layers * called { x = x -> b as bs }",
+    "beside sines": "x += cast_like(sinusoid(time, width), x)\n x = x -> near\n t = sinusoid(time, 8)\n"
+    " x += ((x -> split_heads(2)) + cast_like(t, x)) -> merge_heads",
     "between such": f"for i in 2 {{ {FLAT} }}\n x = x -> near\n {FLAT}",
 }
 
@@ -625,6 +648,14 @@ def test_wherever_attention_stands_it_has_a_place_in_the_cache(name: str, tmp_pa
         ("k = x -> linear(width) -> split_heads(2)\n for b in 2 * shared_keys { x = b(x, k) }", "`k`, of which all"),
         ("q = x -> linear(width) -> split_heads(2)\n x += sdpa(q, x -> linear(width) -> split_heads(2), "
          "x -> linear(width) -> split_heads(2), mask: causal) -> merge_heads", "`sdpa` stands outside of a block"),
+        ("x = x -> looped", "`sdpa` stands in a loop, and not in a block that the loop calls"),
+        ("x = x -> trained", "`sdpa` attends where `if training` holds, and has no place in the cache there"),
+        ("if training { x = x -> near as n } else { x = x -> plain }\n x = x -> near",
+         "`sdpa` attends where `if training` holds"),
+        ("buffer b: [time] = 0.1 * indices(time)\n x = x -> near -> transpose(1, 2)\n x = (x * b) -> transpose(1, 2)",
+         "it makes biases, masks or tables of positions itself"),
+        ("x = x -> near\n t = indices(time) + ones(time)\n x += t -> cast_like(x) -> unsqueeze(-1)",
+         "`indices` makes a table of all positions, in a way that has no decode step"),
         ("x += x -> near -> cumsum(axis: 1)", "`cumsum` hands a state from each position to the next"),
         ("assert time % 2 == 0\n x = x -> near", "it has a condition on the length of a sequence: `time % 2 == 0`"),
         ("x = x -> near\n loss size = mean(x * x, axis: [0, 1, 2])", "it has a loss of its own, `size`"),
@@ -644,6 +675,18 @@ def test_attention_that_the_library_cannot_hold_is_refused(body: str, why: str, 
     assert not (tmp_path / "hf").exists()
     if "decodes it" in problem.help:
         assert archdsl.torch_source(of_blocks(body), features=["generate"])
+
+
+def test_a_number_may_be_called_as_the_sequence(tmp_path: Path) -> None:
+    text = "block layer { attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 16) }\n"
+    text += "model m(time = 3) { vocab: 32 context: 8 * time width: 8 blocks: time * layer head: lm }"
+    model = archdsl.load(text=text)
+    archdsl.to_huggingface(model, tmp_path / "hf", seed=0, native=False)
+    theirs, tokens = loaded(tmp_path / "hf"), torch.arange(10)[None]
+    first = theirs(tokens[:, :5], use_cache=True)
+    assert len(first.past_key_values.layers) == 3
+    second = theirs(tokens[:, 5:], past_key_values=first.past_key_values)
+    assert difference(second.logits, theirs(tokens).logits[:, 5:]) < TOLERANCE
 
 
 NORMED = """

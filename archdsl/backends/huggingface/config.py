@@ -129,7 +129,7 @@ class LibraryConfig:
     def embedding(self) -> str:
         """The module that looks up tokens."""
         nodes = (n for n in self.decoder.outlined.base.graph.nodes if isinstance(n, OpNode))
-        node = next(n for n in nodes if self.decoder.tokens[0] in n.inputs)
+        node = next(n for n in nodes if self.decoder.tokens in n.inputs)
         return node.instance.path if node.instance is not None else node.name
 
     # --- parallel plans ---

@@ -5,20 +5,24 @@ refusal which op is to blame."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from archdsl.backends.torch.features.decode_schedule import Assigner, Roles, nodes_within
+from archdsl.backends.huggingface.tables import Tables
 from archdsl.diagnostics import ArchError
 from archdsl.ir.closure import instantiated_names
 from archdsl.ir.dims import Expr, Num, substitute
-from archdsl.ir.graph import Block, CallNode, LoopNode, Model, OpNode, Value
+from archdsl.ir.graph import Block, CallNode, CondNode, LoopNode, Model, Node, OpNode, Value
 from archdsl.ir.masks import Mask, limited_causal, without_padding
 from archdsl.ir.op import Primitive
-from archdsl.passes.decode import DecodePlan, plan
-from archdsl.passes.flatten import FlatOp
+from archdsl.ir.walk import nodes_below, ops_below
+from archdsl.passes.flat_step import unroll_step
+from archdsl.passes.flatten import FlatNode, FlatOp, Unrolled
+from archdsl.passes.kinds import inference_nodes
 from archdsl.passes.outline import outline, refuse
+from archdsl.passes.step import stepped
 
 
 class Decoder:
@@ -28,18 +32,23 @@ class Decoder:
         self.original = model
         self.outlined = outline(model)
         try:
-            self.plan: DecodePlan = plan(self.outlined.model, latents=False)
-            self._demand_cache()
-            assigner = Assigner(self.plan)
-            first = assigner.root()
+            self.step = unroll_step(stepped(self.outlined.model, latents=False))
         except ArchError as problem:
             found = problem.diagnostics[0]
             if found.code != "E0504":
                 raise
             raise self.refuse(found.message, "`--to torch` computes it without transformers") from None
-        if assigner.pairs.nodes:
+        self._demand_cache()
+        tables = Tables(self.step)
+        if tables.are_others():
             raise self.refuse("it makes biases, masks or tables of positions itself, in a way that has no step there")
-        self.roles = {roles.block: roles for roles in _all_roles(first)}
+        self.tables: dict[OpNode, int | None] = {}
+        """Ops that make tables of positions: their `axes`."""
+        for flat, axes in tables.axes.items():
+            node = self._whole(flat)
+            self.tables[node] = axes if self.tables.get(node, axes) == axes else None
+        self.kept = {*self._kept()}
+        """Attention whose keys and values the cache holds."""
         self._demand_attention()
 
     def refuse(self, why: str, help: str = "") -> ArchError:
@@ -49,34 +58,58 @@ class Decoder:
 
     def _demand_cache(self) -> None:
         """What is kept of positions before must be keys and values of attention."""
-        for flat in self.plan.carries:
-            kind = f"`{flat.node.op.name}`" if isinstance(flat, FlatOp) else "a scan"
-            raise self.refuse(
-                f"{kind} hands a state from each position to the next, and transformers' cache of this kind of model "
-                "holds keys and values"
-            )
-        inputs = [(n, v) for n, v in self.plan.model.inputs if v.dtype != "padding"]
+        for kept in self.step.kept:
+            if kept.kind == "state":
+                raise self.refuse(
+                    f"{_called(kept.node)} hands a state from each position to the next, and transformers' cache of "
+                    "this kind of model holds keys and values"
+                )
+        inputs = [(n, v) for n, v in self.outlined.model.inputs if v.dtype != "padding"]
         if len(inputs) != 1 or any(v.dtype != "token" or v.rank != 2 for _, v in inputs):
             named = ", ".join(f"`{n}`" for n, _ in inputs)
             raise self.refuse(f"it takes {named}, and a causal language model takes one sequence of tokens")
 
+    def _kept(self) -> Iterator[OpNode]:
+        """The attention of which the cache holds keys and values, each beside its maker and read by it alone."""
+        nodes, homes = self.step.step.nodes, dict(_homes(self.step.root))
+        readers = Counter(v for n in nodes for v in {*n.inputs})
+        for node in nodes:
+            forms = {i: f for i, v in enumerate(node.inputs) if isinstance(v, Value) and (f := self.step.form_of(v))}
+            for form in forms.values():
+                name = form.value.name or "a tensor"
+                if form.value.shape[0].value != self.tokens.shape[0].value:
+                    raise self.refuse(f"`{name}` is kept, and its first axis is not that of the batch")
+                if readers[form.output] > 1 or homes[form] is not homes[node]:
+                    raise self.refuse(f"`{name}`, of which all positions are kept, is read by several ops")
+            if not forms:
+                continue
+            if not isinstance(node, FlatOp) or not _is_hosted(node.node):
+                raise self.refuse(f"{_called(node)} reads all positions, and no kernel of transformers is like it")
+            if forms.keys() != node.node.op.cached_inputs(node.node).keys():
+                raise self.refuse(f"{_called(node)} reads keys that are kept elsewhere")
+            if len(homes[node].nodes[node.node]) > 1:
+                raise self.refuse(f"{_called(node)} stands in a loop, and not in a block that the loop calls")
+            yield self._whole(node)
+
+    def _whole(self, node: FlatNode) -> OpNode:
+        """What an op of a step is in the model."""
+        assert isinstance(node, FlatOp)
+        found = self.step.of.origins.get(node.node, node.node)
+        assert isinstance(found, OpNode)
+        return found
+
     def _demand_attention(self) -> None:
-        for roles in self.roles.values():
-            for value in roles.kept_values:
-                raise self.refuse(
-                    f"`{value.name or 'a tensor'}`, of which all positions are kept, is read by several ops"
-                )
-        if not self.layers(self.outlined.base):
+        if not self.kept:
             raise self.refuse("it has no attention whose keys and values a cache could hold")
-        for roles in self.roles.values():
-            for node in roles.kept:
-                if type(node.op).torch_hosted is Primitive.torch_hosted:
-                    raise self.refuse(f"`{node.op.name}` reads all positions, and no kernel of transformers is like it")
-                if len(roles.kept[node]) != len(node.op.cached_inputs(node)):
-                    raise self.refuse(f"`{node.op.name}` reads keys that are kept elsewhere")
-        for flat in self.plan.step.nodes:
+        for node in nodes_below(self.outlined.base.graph):
+            for op in ops_below(node.then) if isinstance(node, CondNode) else ():
+                if _is_hosted(op):
+                    raise self.refuse(
+                        f"`{op.op.name}` attends where `if training` holds, and has no place in the cache there"
+                    )
+        for flat in self.step.step.nodes:
             bias = flat.inputs[4] if isinstance(flat, FlatOp) and flat.node.op.kernels(flat.node) else None
-            if isinstance(bias, Value) and bias in self.plan.forms:
+            if isinstance(bias, Value) and bias in self.step.moving:
                 raise self.refuse(f"{self._source(bias)} adds to its attention what depends on the text")
             padding = any(isinstance(v, Value) and v.dtype == "padding" for v in flat.inputs)
             if padding and not (isinstance(flat, FlatOp) and flat.node.op.makes_mask):
@@ -90,9 +123,9 @@ class Decoder:
 
     def _source(self, value: Value) -> str:
         """The op that makes a bias, that which only joins it with a mask left out."""
-        maker = self.plan.makers.get(value)
+        maker = self.step.makers.get(value)
         while isinstance(maker, FlatOp) and maker.node.op.adds_mask and isinstance(maker.inputs[0], Value):
-            maker = self.plan.makers.get(maker.inputs[0])
+            maker = self.step.makers.get(maker.inputs[0])
         return f"`{maker.node.op.name}`" if isinstance(maker, FlatOp) else "a bias"
 
     def limit_of(self, mask: Mask) -> tuple[str, Num | None]:
@@ -107,7 +140,7 @@ class Decoder:
     @cached_property
     def masks(self) -> list[OpNode]:
         """The masks that the model makes, in order."""
-        return [n for n in nodes_within(self.outlined.base.graph) if isinstance(n, OpNode) and n.op.makes_mask]
+        return [n for n in inference_nodes(self.outlined.base.graph) if isinstance(n, OpNode) and n.op.makes_mask]
 
     @cached_property
     def limits(self) -> list[tuple[str, Num | None]]:
@@ -116,48 +149,34 @@ class Decoder:
     @cached_property
     def biased(self) -> bool:
         """Whether a bias is added to the scores of attention."""
-        return any(isinstance(n, OpNode) and n.op.adds_mask for n in nodes_within(self.outlined.base.graph))
+        return any(isinstance(n, OpNode) and n.op.adds_mask for n in inference_nodes(self.outlined.base.graph))
 
     # --- what blocks are ---
 
-    @property
-    def tokens(self) -> list[Value]:
-        return self.plan.taken
+    @cached_property
+    def tokens(self) -> Value:
+        return next(v for _, v in self.outlined.model.inputs if v.dtype != "padding")
 
     def layers(self, block: Block) -> int:
         """How many layers of the cache a block and what it calls have."""
-        found = self._layers.get(block)
-        if found is None:
-            roles = self.roles.get(block)
-            found = len(roles.kept) if roles is not None else 0
-            for node in block.graph.nodes:
-                found += self.layers_of(node)
-            self._layers[block] = found
-        return found
+        if block not in self._layers:
+            self._layers[block] = sum(map(self.layers_of, block.graph.nodes))
+        return self._layers[block]
 
-    def layers_of(self, node: Any) -> int:
+    def layers_of(self, node: Node) -> int:
         """The same of a node."""
         if isinstance(node, CallNode):
             return self.layers(node.block)
         if isinstance(node, LoopNode):
             inside = [sum(map(self.layers_of, g.nodes)) for g in node.bodies]
             return sum(inside[i] for i in node.iterations)
-        return 0
+        if isinstance(node, CondNode):
+            return sum(map(self.layers_of, node.otherwise.nodes))
+        return int(node in self.kept)
 
     @cached_property
     def _layers(self) -> dict[Block, int]:
         return {}
-
-    @cached_property
-    def mask_values(self) -> set[Value]:
-        """Contexts of blocks that are masks."""
-        found = set()
-        for block in self.roles:
-            for context in block.contexts:
-                op = context.source.op if isinstance(context.source, OpNode) else None
-                if op is not None and (op.makes_mask or op.adds_mask) and isinstance(context.value, Value):
-                    found.add(context.value)
-        return found
 
     @cached_property
     def attention(self) -> list[tuple[OpNode, dict[str, Expr]]]:
@@ -165,21 +184,28 @@ class Decoder:
         return list(self._attention(self.outlined.base, {}))
 
     def _attention(self, block: Block, names: dict[str, Expr]) -> Iterator[tuple[OpNode, dict[str, Expr]]]:
-        roles = self.roles[block]
-        yield from ((n, names) for n in roles.kept)
-        for node, inner in roles.callees.items():
-            if self.layers(inner.block):
+        for node in inference_nodes(block.graph):
+            if node in self.kept:
+                assert isinstance(node, OpNode)
+                yield node, names
+            if isinstance(node, CallNode) and self.layers(node.block):
                 bind = {k: substitute(e, names) if names else e for k, e in node.bind.items()}
-                yield from self._attention(inner.block, instantiated_names(inner.block, bind))
+                yield from self._attention(node.block, instantiated_names(node.block, bind))
 
 
-def _all_roles(roles: Roles) -> Iterator[Roles]:
-    """Roles of a block, then those of all that it calls; of a block that is called often, the first."""
-    seen: set[Block] = set()
-    todo = [roles]
-    while todo:
-        one = todo.pop(0)
-        if one.block not in seen:
-            seen.add(one.block)
-            yield one
-            todo += one.callees.values()
+def _is_hosted(node: OpNode) -> bool:
+    """Whether kernels of transformers are like an op."""
+    return type(node.op).torch_hosted is not Primitive.torch_hosted
+
+
+def _called(node: FlatNode) -> str:
+    """What a message calls a node."""
+    return f"`{node.node.op.name}`" if isinstance(node, FlatOp) else "a scan"
+
+
+def _homes(unrolled: Unrolled) -> Iterator[tuple[FlatNode, Unrolled]]:
+    """Yield each node with the call of a block in which it stands."""
+    yield from ((f, unrolled) for flats in unrolled.nodes.values() for f in flats)
+    for calls in unrolled.calls.values():
+        for call in calls:
+            yield from _homes(call)

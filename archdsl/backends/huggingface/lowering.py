@@ -15,7 +15,6 @@ from typing import Any
 from archdsl.backends.huggingface.decoder import Decoder
 from archdsl.backends.huggingface.lists import INDEXED, Index, IndexedList, added, size
 from archdsl.backends.torch.classes import Classes, ClassGroup
-from archdsl.backends.torch.features.decode_schedule import Role
 from archdsl.backends.torch.lower import Kind, Lowered, Lowering, MadeModule, Make, Method, Modules, Parameter
 from archdsl.backends.torch.program import Bind, Conditional, Suite
 from archdsl.backends.torch.scope import TorchNodeScope
@@ -54,7 +53,7 @@ class LibraryScope(TorchNodeScope):
 
     def positions(self, length: Num, offset: Num | None = None) -> Tree:
         lowering = self.lowering
-        middle = lowering.roles.at_positions.get(self.node) if lowering.roles is not None else None
+        middle = lowering.decoder.tables.get(self.node)
         if middle is None or lowering.prelude is None:
             raise lowering.refuse(TABLE.format(self.node.op.name))
         found: Tree = Read(lowering.prelude.position_ids)
@@ -63,7 +62,7 @@ class LibraryScope(TorchNodeScope):
         return lowering.positions(found if offset is None else self.py("{x} + {offset}", x=found, offset=offset))
 
     def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[Tree, Tree] | None:
-        lowering, time = self.lowering, self.lowering.decoder.plan.time
+        lowering, time = self.lowering, self.lowering.decoder.step.of.time
         if not has(queries, time) and not has(keys, time):
             return None
         if lowering.prelude is None or lowering.prelude.mask is None or queries.value != keys.value:
@@ -129,7 +128,6 @@ class LibraryLowering(Lowering):
         self.is_base = block is decoder.outlined.base
         self.modules = LibraryModules(self)
         self.lowered.modules = self.modules
-        self.roles = decoder.roles.get(block)
         self.layers = decoder.layers(block)
         """How many layers of the cache it and what it calls have."""
         self.states = Variable("past_key_values", state=True)
@@ -161,8 +159,10 @@ class LibraryLowering(Lowering):
             return
         super().parameters()
         found = self.lowered.method.parameters
+        sources = {c.value: c.source for c in self.block.contexts}
         for i, p in enumerate(found):
-            if isinstance(p.target, Value) and p.target in self.decoder.mask_values:
+            source = sources.get(p.target) if isinstance(p.target, Value) else None
+            if isinstance(source, OpNode) and (source.op.makes_mask or source.op.adds_mask):
                 found[i] = p._replace(type="Any")
         if self.layers:
             found.append(Parameter(self.states, "Cache | None"))
@@ -177,14 +177,13 @@ class LibraryLowering(Lowering):
     # --- nodes ---
 
     def node(self, node: IrNode, graph: Graph) -> None:
-        role = self.roles.role.get(node) if self.roles is not None else None
         if isinstance(node, CheckNode):
-            if node.op != "<=" or not has(node.left, self.decoder.plan.time):
+            if node.op != "<=" or not has(node.left, self.decoder.step.of.time):
                 raise self.refuse(f"it has a condition on the length of a sequence: {node.message}")
             return  # transformers bounds lengths by the Config
         if isinstance(node, LossNode):
             raise self.refuse(f"it has a loss of its own, `{node.name}`")
-        if role is Role.TABLE and isinstance(node, OpNode):
+        if isinstance(node, OpNode) and self.decoder.tables.get(node, 0) is None:
             raise self.refuse(TABLE.format(node.op.name))
         super().node(node, graph)
 
@@ -196,7 +195,7 @@ class LibraryLowering(Lowering):
             return
         if node.op.adds_mask:
             self.put(Bind((node.outputs[0],), self.scope(node).py("masked_bias({0}, {1})"), nested=False))
-        elif self.roles is not None and node in self.roles.kept:
+        elif node in self.decoder.kept:
             self.attention(node, graph)
         elif self.merges(node):
             x = next(v for v in self.block.graph.inputs if v.rank == node.outputs[0].rank)
@@ -309,7 +308,7 @@ class Prelude:
     makes them."""
 
     def __init__(self, lowering: LibraryLowering) -> None:
-        (self.tokens,) = lowering.decoder.tokens
+        self.tokens = lowering.decoder.tokens
         self.attention_mask, self.given_positions = Variable("attention_mask"), Variable("position_ids")
         self.given_cache, self.embeds = Variable("past_key_values", state=True), Variable("inputs_embeds")
         self.use_cache = Variable("use_cache")
@@ -381,8 +380,7 @@ class Prelude:
         first = Bind((self.past,), before, nested=False)
         given = Read(self.given_positions)
         counted = py("torch.arange({x}.size(1), device={x}.device)[None] + {past}", x=x, past=Read(self.past))
-        compares = any(role is Role.PAIRS for role in lowering.roles.role.values()) if lowering.roles else False
-        compares = compares and lowering.decoder.biased
+        compares = lowering.decoder.biased
         if compares:
             lowering.put(first)
         then = Suite((), () if compares else (first,), (counted,))

@@ -19,6 +19,7 @@ from archdsl.backends.torch.validate import validate
 from archdsl.ir.graph import CallNode, LoopNode, Model
 from archdsl.ir.op import Tree
 from archdsl.ir.walk import every_node
+from archdsl.passes.kinds import inference_nodes
 
 PRETRAINED = "What transformers asks of every class of the model."
 
@@ -212,7 +213,7 @@ class LibraryClassWriter(ClassWriter):
             return super().constructor(body, draws)
         config, *others = self._parameters(group)
         own = ["self.config = config", "self.layer_idx = layer_idx"]
-        own = own if classes.decoder.roles[group.block].kept else []
+        own = own if not classes.decoder.kept.isdisjoint(inference_nodes(group.block.graph)) else []
         head = f"    def __init__({', '.join(['self', config, 'layer_idx: int', *others])}) -> None:"
         return [head, "        super().__init__()", *(f"        {text}" for text in [*own, *body]), ""]
 
