@@ -13,7 +13,7 @@ from operator import is_
 from archdsl.diagnostics import ArchError, error
 from archdsl.frozen import Entity
 from archdsl.ir import verify
-from archdsl.ir.dims import Expr, Var
+from archdsl.ir.dims import Expr, Var, free_names
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -157,7 +157,8 @@ def _split(model: Model, hidden: Value, node: OpNode, head: OpNode, tie: str) ->
         result_names=(None,),
         instances=tuple(i for i in block.instances if i is not shared and i not in later),
     )
-    names = [*block.axes, *(f.name for f in model.config), *(s.name for s in model.symbols)]
+    sizes = (n for v in graph.inputs for d in v.shape for n in free_names(d.expr))
+    names = [*block.axes, *(f.name for f in model.config), *sizes]
     bind: dict[str, Expr] = {name: Var(name) for name in names if name not in block.local}
     outer = replace(hidden)
     call = CallNode(base, graph.inputs, (), (outer,), bind, name=BASE, alias=BASE, span=block.span)

@@ -677,7 +677,8 @@ def test_attention_that_the_library_cannot_hold_is_refused(body: str, why: str, 
         assert archdsl.torch_source(of_blocks(body), features=["generate"])
 
 
-def test_a_number_may_be_called_as_the_sequence(tmp_path: Path) -> None:
+def test_a_number_may_be_called_as_the_sequence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "enabled", True)
     text = "block layer { attention: mha(heads: 2) mask: causal ffn: mlp(hidden: 16) }\n"
     text += "model m(time = 3) { vocab: 32 context: 8 * time width: 8 blocks: time * layer head: lm }"
     model = archdsl.load(text=text)
