@@ -67,10 +67,19 @@ def inputs_for(model: Model, sizes: dict[str, int], seed: int = 0) -> dict[str, 
 
 
 def first_output(module: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> Array:
+    return all_outputs(module, inputs)[0]
+
+
+def all_outputs(module: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> list[Array]:
     with torch.no_grad():
-        result = module(*inputs.values())
-    found: Array = (result if isinstance(result, torch.Tensor) else result[0]).numpy()
-    return found
+        results = module(*inputs.values())
+    return [x.detach().numpy() for x in ([results] if isinstance(results, torch.Tensor) else results)]
+
+
+def furthest(found: Sequence[Any], wanted: Sequence[Any]) -> float:
+    """How far the results of steps are from those of whole sequences, each relative to its largest number."""
+    pairs = zip(found, wanted, strict=True)
+    return max(distance(a, b, max(1.0, float(np.abs(np.asarray(b)).max(initial=0)))) for a, b in pairs)
 
 
 def decoder(model: Model, module: torch.nn.Module, **options: Any) -> Decoder:
@@ -100,30 +109,39 @@ def differences(
     time, first = sum(chunks), chunks[0]
     sizes = {"batch": 2, "time": 8, "frames": 8, DecodedSequence.of(model).time.name: time}
     tensors = inputs or inputs_for(model, sizes)
-    whole = first_output(module, tensors)
-    scale = max(1.0, float(np.abs(whole).max()))
     made = decoder(model, module, **options)
+    every = all_outputs(module, tensors)
+    whole = [every[i] for i in made.results]
     arrays = {n: t.numpy() for n, t in tensors.items()}
     runs = {"steps": (arrays, np.ones((2, time), np.int64), made.run(arrays, chunks))}
-    found = {"steps": distance(runs["steps"][2], whole, scale)}
+    found = {"steps": furthest(runs["steps"][2], whole)}
     if made.padded:  # the second row is two tokens shorter
         alone = made.alone(arrays, 1, time - 2)
-        short = first_output(module, {n: torch.from_numpy(x) for n, x in alone.items()})
+        every = all_outputs(module, {n: torch.from_numpy(x) for n, x in alone.items()})
+        short = [every[i] for i in made.results]
         for side, real in (("left", [*range(2, time)]), ("right", [*range(first - 2), *range(first, time)])):
             given, mask = made.moved(arrays, 1, real)
             result = made.run(given, chunks, mask)
-            second = np.take(result[1], real, made.axis - 1)
-            found[side] = max(distance(result[0], whole[0], scale), distance(second, short[0], scale))
+            rows, wanted = [], []
+            for axis, a, b, c in zip(made.axes, result, whole, short, strict=True):
+                rows += [a] if axis is None else [a[0], np.take(a[1], real, axis - 1)]
+                wanted += [b] if axis is None else [b[0], c[0]]
+            found[side] = furthest(rows, wanted)
             runs[side] = given, mask, result
     if last:
         of_last = decoder(model, module, last=True, **options)
         for name, (given, mask, wanted) in runs.items():
-            found[f"{name}, last"] = _difference_at_the_last(of_last.run(given, chunks, mask), wanted, mask, chunks)
+            last_ones = of_last.run(given, chunks, mask)
+            found[f"{name}, last"] = max(
+                distance(a, b) if axis is None else _difference_at_the_last(a, b, axis, mask, chunks)
+                for axis, a, b in zip(made.axes, last_ones, wanted, strict=True)
+            )
     return found
 
 
-def _difference_at_the_last(result: Array, every: Array, mask: Array, chunks: Sequence[int]) -> float:
-    """How far the outputs at the last position of each row and chunk are from those among all positions."""
+def _difference_at_the_last(result: Array, every: Array, axis: int, mask: Array, chunks: Sequence[int]) -> float:
+    """How far an output at the last position of each row and chunk is from that among all positions."""
+    result, every = np.moveaxis(result, axis, 1), np.moveaxis(every, axis, 1)
     assert result.shape == (*every.shape[:1], len(chunks), *every.shape[2:])
     ends = np.cumsum(chunks)
     positions = [[max(i for i in range(end) if mask[row, i]) for end in ends] for row in range(len(every))]
@@ -149,16 +167,18 @@ def torch_differences(
     time, first = sum(chunks), chunks[0]
     sizes = {"batch": 2, "time": 8, "frames": 8, DecodedSequence.of(model).time.name: time}
     inputs = inputs or inputs_for(model, sizes)
-    whole = first_output(stepping, inputs)
+    every = all_outputs(stepping, inputs)
+    whole = every[0]
     scale = max(1.0, float(np.abs(whole).max()))
     made = TorchDecoder(model, stepping)
+    given = [every[i] for i in made.results]
 
     def apart(found: torch.Tensor, expected: Array) -> float:
         return distance(found, expected, scale)
 
     found = {
-        "steps": apart(made.run(inputs, chunks), whole),
-        "static": apart(made.run(inputs, chunks, static=True), whole),
+        "steps": furthest(made.run(inputs, chunks), given),
+        "static": furthest(made.run(inputs, chunks, static=True), given),
     }
     if not made.streams:
         return found
@@ -173,8 +193,8 @@ def torch_differences(
     after = inputs[name][:, first:].clone()
     after[1] = inputs[name][1, first - 2 : -2]
     for side, real in (("left", [*range(2, time)]), ("right", [*range(first - 2), *range(first, time)])):
-        given, mask = made.moved(arrays, 1, real)
-        prompt, kept = torch.from_numpy(given[name][:, :first]), torch.from_numpy(mask[:, :first] > 0)
+        moved, mask = made.moved(arrays, 1, real)
+        prompt, kept = torch.from_numpy(moved[name][:, :first]), torch.from_numpy(mask[:, :first] > 0)
         found[side] = apart(made.stream(inputs, prompt, after, kept), expected)
         with patch.object(torch, "compile", lambda step, **_: step):
             found[f"{side}, static"] = apart(made.stream(inputs, prompt, after, kept, compiled=True), expected)

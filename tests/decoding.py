@@ -36,7 +36,16 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from decode_tools import differences, first_output, inputs_for, module_of, torch_differences, widen
+from decode_tools import (
+    all_outputs,
+    differences,
+    first_output,
+    furthest,
+    inputs_for,
+    module_of,
+    torch_differences,
+    widen,
+)
 from near import distance
 from onnx_tools import session
 from safetensors.torch import save_file
@@ -223,7 +232,7 @@ def _of_onnx(model: Model, found: Verdict) -> None:
         found.refused["onnx"] = _said(model, problem)
         return
     found.modes.add("onnx chunks")
-    own = [n for n, v in model.inputs if v.dtype == "padding" and n in Sequences(model, steps.of.time).moving]
+    own = [n for n, v in model.inputs if v.dtype == "padding" and n in Sequences(steps.of).moving]
     if own:
         found.refused["onnx left, right"] = f"takes `{own[0]}` of its own"
     elif "attention_mask" in {x.name for x in step.inputs}:
@@ -302,8 +311,8 @@ def drawn(model: Model) -> dict[str, Tensor]:
 def _run_pair(model: Model) -> dict[str, float]:
     """Steps that compute keys and values of the encoder the first time, and hand them on."""
     module, inputs = module_of(model), drawn(model)
-    whole, steps = first_output(module, inputs), unroll_step(stepped(model))
-    graphs = {}
+    every, steps = all_outputs(module, inputs), unroll_step(stepped(model))
+    own, graphs = len(steps.of.results), {}
     arrays = {k: t.detach().numpy() for k, t in module.state_dict().items()}
     for name, written in write_pair(steps, GraphOptions()).items():
         inline(written, arrays)
@@ -321,12 +330,13 @@ def _run_pair(model: Model) -> dict[str, float]:
     found, at, taken = [], 0, {i.name for i in decoder.get_inputs()}
     for count in CHUNKS:
         given = {"input_ids": ids[:, at : at + count], "encoder_attention_mask": mask, "encoder_hidden_states": hidden}
-        logits, *presents = decoder.run(None, {n: x for n, x in given.items() if n in taken} | state)
-        kept = [o.name.replace("present", "past_key_values") for o in decoder.get_outputs()[1:]]
-        state, hidden = dict(zip(kept, presents, strict=True)), np.full_like(hidden, np.nan)
-        found.append(logits)
+        outputs = decoder.run(None, {n: x for n, x in given.items() if n in taken} | state)
+        kept = [o.name.replace("present", "past_key_values") for o in decoder.get_outputs()[own:]]
+        state, hidden = dict(zip(kept, outputs[own:], strict=True)), np.full_like(hidden, np.nan)
+        found.append(outputs[:own])
         at += count
-    return {"pair": distance(np.concatenate(found, 1), whole, max(1.0, float(np.abs(whole).max())))}
+    results = Sequences(steps.of).joined(found, np.concatenate)
+    return {"pair": furthest(results, [every[i] for i in steps.of.results])}
 
 
 def _run_folder(model: Model) -> dict[str, float]:
@@ -394,12 +404,11 @@ def _stepped(model: Model, mesh: Any) -> float:
     torch.manual_seed(0)
     widen(module)
     inputs = drawn(model)
-    whole = first_output(module, inputs)
-    decoder = TorchDecoder(model, module)
+    decoder, every = TorchDecoder(model, module), all_outputs(module, inputs)
     sys.modules[type(module).__module__].parallelize(module, mesh)
     if decoder.step is not module:  # bound before it was sharded
         decoder.step = getattr(module, decoder.step.__name__)
-    return distance(decoder.run(inputs, CHUNKS), whole, max(1.0, float(np.abs(whole).max())))
+    return furthest(decoder.run(inputs, CHUNKS), [every[i] for i in decoder.results])
 
 
 # --- the list ---------------------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from archdsl.passes.step import Stepped
 def difference(step: Stepped) -> str:
     """Say what the step computes otherwise than the model, '' if nothing."""
     whole = flatten(step.whole)
-    first = whole.outputs[:1]
-    whole = FlatGraph(whole.inputs, live(whole.nodes, first), first)
+    given = tuple(whole.outputs[i] for i in step.results)
+    whole = FlatGraph(whole.inputs, live(whole.nodes, given), given)
     a, b = Form(whole), Form(flatten(erased(step)))
     if a.outputs != b.outputs:
         return b.difference(a)

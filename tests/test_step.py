@@ -3,14 +3,19 @@
 from collections import Counter
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import pytest
+from decode_tools import differences, torch_differences
 from erasure import difference
 from random_specs.configs import drawn
 from random_specs.plans import PlanWriter, spec
 from zoo import sizes
 
 import archdsl
+from archdsl.backends.onnx.step import write_steps
+from archdsl.backends.onnx.targets import GraphOptions
+from archdsl.backends.torch import Extras, emit
 from archdsl.diagnostics import ArchError
 from archdsl.ir.dims import Poly
 from archdsl.ir.graph import AppendNode, Model, OpNode, ScanNode
@@ -138,3 +143,95 @@ def test_steps_of_unusual_blocks(case: str) -> None:
     counts: Counter[str] = Counter()
     judge(archdsl.load(text=text), counts)
     assert counts["stepped"] == 1
+
+
+class Several(NamedTuple):
+    """A model of several outputs: what it returns, and those of them that a step gives."""
+
+    result: str
+    given: tuple[int, ...]
+    lines: str = ""
+    inputs: str = ""
+
+
+SEVERAL = {
+    "two heads": Several("x -> linear(11) as a, x -> linear(3) as b", (0, 1)),
+    "a hidden state": Several("x -> linear(11), x", (0, 1)),
+    "the same twice": Several("logits, logits", (0, 1), "logits = x -> linear(11)"),
+    "whole numbers": Several("x -> linear(11) as a, argmax(x -> linear(4) as b, axis: -1)", (0, 1)),
+    "the tokens": Several("x -> linear(11), tokens", (0, 1)),
+    "of weights": Several("x -> linear(11), w * 2, w", (0, 1, 2), "param w: [3, 8] = normal(1)"),
+    "two streams": Several(
+        "(x + z) -> linear(11) as a, z -> linear(5) as b",
+        (0, 1),
+        "z = cumsum(others -> linear(8) as o, axis: 1)",
+        "others: [batch, time, 4]",
+    ),
+    "time along another axis": Several("x -> linear(11), x -> split_heads(2)", (0, 1)),
+    "attention behind the logits": Several(
+        "x -> linear(11) as a, y", (0, 1), "y = x -> mha(heads: 2, mask: causal) as other -> linear(2) as b"
+    ),
+    "a recurrence": Several("x -> linear(11) as a, y", (0, 1), "y = x -> lstm(6)"),
+    "what has no step between": Several("x -> linear(11), mean(x, axis: 1), x[:, 1:], x", (0, 3)),
+    "later positions": Several("x -> linear(11) as a, x -> mha(heads: 2) as other, x", (0, 2)),
+    "the last state": Several(
+        "x -> linear(11) as a, h, y", (0, 2), "y = scan h: [batch, 8] = 0 for t in x { h = tanh(h + t) emit h }"
+    ),
+    "scores": Several("x -> linear(11), matmul(x, transpose(x, 1, 2)), x", (0, 2)),
+    "positions": Several("x -> linear(11), indices(time), x", (0, 2)),
+    "an encoder's": Several(
+        "(x + unsqueeze(m, 1)) -> linear(11) as a, m, x",
+        (0, 2),
+        "m = mean(memory -> linear(8) as e, axis: 1)",
+        "memory: [batch, frames, 4]",
+    ),
+}
+
+
+def several(case: Several) -> Model:
+    return archdsl.load(
+        text=f"""
+        model net(tokens: token[batch, time], {case.inputs}) {{
+          x = tokens -> embedding(11, 8) -> mha(heads: 2, mask: causal)
+          {case.lines}
+          return {case.result}
+        }}
+        """
+    )
+
+
+@pytest.mark.parametrize("case", SEVERAL)
+def test_a_step_gives_every_output_that_has_one(case: str) -> None:
+    model, names = several(SEVERAL[case]), [f"output_{i}" for i in SEVERAL[case].given[1:]]
+    assert stepped(model).results == SEVERAL[case].given
+    assert difference(stepped(model)) == ""
+    step = write_steps(model, GraphOptions())["model"].model.graph
+    assert [x.name for x in step.outputs][: len(names) + 1] == ["logits", *names]
+    assert max((differences(model, last=True) | torch_differences(model)).values()) < 1e-5
+    assert max(differences(model, (4, 1, 1, 1), last=True, target="ort-cpu").values()) < 1e-5
+
+
+@pytest.mark.parametrize("result", ["mean(x, axis: 1)", "x[:, 1:]", "x -> mha(heads: 2)", "indices(time)", "w"])
+def test_a_first_output_without_a_step_refuses_the_model(result: str) -> None:
+    """Whatever follows it."""
+    model = several(Several(f"{result}, x -> linear(11)", (), "param w: [3, 8] = normal(1)"))
+    with pytest.raises(ArchError, match="E0504"):
+        stepped(model)
+
+
+def test_a_file_says_which_outputs_a_step_gives() -> None:
+    """`forward` and the step are one where all are there."""
+    features = Extras(frozenset({"generate"}))
+    every, some = (emit(several(SEVERAL[case]), features) for case in ("two heads", "what has no step between"))
+    assert "def forward(self, tokens: Tensor, cache: Cache | None = None) -> tuple[Tensor, Tensor]:" in every
+    assert "def step" not in every.partition("class Net")[2]
+    step = some.partition("def step(self, tokens: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:\n")[2]
+    assert step.split('"""')[1] == "Give, of what `forward` gives, all that has a step: 1, 4 of 4."
+
+
+def test_every_output_of_a_step_is_verified() -> None:
+    report = archdsl.verify(several(SEVERAL["of weights"]), seq=9)
+    assert report.agrees
+    every = [f"{how}{name}" for how in ("steps", "left", "right") for name in ("", " output_1", " output_2")]
+    assert [*report.decode] == ["prefill", *every]
+    assert [*report.torch_decode] == ["prefill", *(n.replace("left", "static") for n in every[:6]), "left", "right"]

@@ -80,6 +80,8 @@ class DecodePlan:
     """Nodes that read queries or keys by their distance, or compute with indices of keys: no padding may stand between
     two of them."""
     makers: dict[Value, FlatNode] = field(default_factory=dict)
+    results: tuple[int, ...] = (0,)
+    """Which outputs of the model a step gives."""
     root: Unrolled | None = None
     """What became of the model's block."""
     taken: list[Value] = field(default_factory=list)
@@ -118,9 +120,11 @@ class _Plan:
                 self.values[node.output] = self.values[node.value]
         before, nodes = self.ordered(flat, step.before.nodes), self.ordered(flat, step.step.nodes)
         made = {v for n in before if n not in {*nodes} for v in n.outputs} | {v for v in flat.inputs if v not in inputs}
+        outputs = tuple(flat.outputs[i] for i in step.of.results)
         crossing = tuple(dict.fromkeys(v for n in nodes for v in n.inputs if isinstance(v, Value) and v in made))
         first = FlatGraph(tuple(v for v in flat.inputs if v not in inputs), before, crossing)
-        self.found = DecodePlan(model, self.time, first, FlatGraph((*inputs, *crossing), nodes, flat.outputs[:1]))
+        self.found = DecodePlan(model, self.time, first, FlatGraph((*inputs, *crossing), nodes, outputs))
+        self.found.results = step.of.results
         self.found.makers = {v: n for n in nodes for v in n.outputs}
         self.found.root = root
         self.found.taken = [self.values[v] for v in step.taken]

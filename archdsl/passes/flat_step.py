@@ -93,6 +93,10 @@ class FlatStep(Entity):
         """Whether a tensor has the new positions along an axis."""
         return any(has(d, self.of.new) for d in value.shape)
 
+    def axis_of_new(self, value: Value) -> int:
+        """The axis along which a tensor has the new positions."""
+        return next(i for i, d in enumerate(value.shape) if has(d, self.of.new))
+
     def of_all(self, value: Value) -> list[int]:
         """The axes of a tensor along which it has all positions."""
         return [i for i, d in enumerate(value.shape) if has(d, self.of.all)]
@@ -260,19 +264,20 @@ class FlatStep(Entity):
         [batch, new, …] that they read of those before: of each row one place can be taken from these, and the others
         left out.
 
-        Raises ArchError E0504 where the output itself has its positions along another axis."""
-        nodes, (output,) = self.step.nodes, self.step.outputs
+        Further outputs that such nodes do not make may have their positions along another axis. Raises ArchError E0504
+        where those of the first one are."""
+        nodes, outputs = self.step.nodes, self.step.outputs
         first = len(nodes)
         while first and self._is_own(nodes[first - 1]):
             first -= 1
         while True:
             made = {v for n in nodes[first:] for v in n.outputs}
-            ends = [v for n in nodes[first:] for v in n.inputs if isinstance(v, Value)] + [output]
+            ends = [v for n in nodes[first:] for v in n.inputs if isinstance(v, Value)] + [*outputs]
             found = tuple(dict.fromkeys(v for v in ends if v not in made and self.is_new(v)))
-            if all(has(v.shape[1], self.of.new) for v in found):
+            if first == len(nodes) and not has(outputs[0].shape[1], self.of.new):
+                raise refuse(f"the positions of {shown(outputs[0])}, the output, are not along its second axis")
+            if first == len(nodes) or all(self.axis_of_new(v) == 1 for v in found):
                 return first, found
-            if first == len(nodes):
-                raise refuse(f"the positions of {shown(output)}, the output, are not along its second axis")
             first += 1
 
     def _is_own(self, node: FlatNode) -> bool:

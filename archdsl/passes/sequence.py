@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from archdsl.dependence.causality import prove_output
+from archdsl.dependence.causality import prove_output, proved
 from archdsl.dependence.lengths import stays
 from archdsl.dependence.masked import read_too_far
 from archdsl.dependence.solve import InputAxis
@@ -12,7 +12,7 @@ from archdsl.diagnostics import ArchError
 from archdsl.frozen import Entity
 from archdsl.ir.dims import Poly, Symbol
 from archdsl.ir.graph import Model, Value
-from archdsl.passes.forms import is_time, refuse, shown
+from archdsl.passes.forms import has, is_time, refuse, shown
 
 
 class DecodedSequence(Entity):
@@ -56,6 +56,19 @@ class DecodedSequence(Entity):
             "follows",
             None if node is None else node.span,
             help_,
+        )
+
+    def is_followed_by(self, output: Value) -> bool:
+        """Whether another output follows the sequence, too: [batch, …, time, …], each position as it stays."""
+        rows, axes = self.axis.value.shape[0].value, [a for a, d in enumerate(output.shape) if has(d, self.time)]
+        alike = output.dtype != "padding" and len(axes) == 1 and output.shape[0].value == rows
+        return (
+            alike
+            and axes[0] > 0
+            and is_time(output.shape[axes[0]], self.time)
+            and proved(self.model, output)
+            and stays(self.model, output, self.axis)[0]
+            and read_too_far(self.model, output, self.axis) is None
         )
 
     def demand_known(self) -> None:

@@ -21,6 +21,10 @@ inputs alone is in a node `once`.
    once, before the first step.
 7. [batch, time] may be merged into one axis (`flatten(0, 1)`) and cut again: of its positions, too, the new ones are
    computed. Nothing else makes such an axis.
+8. The first output is what tokens are drawn from: a model of which it has no step has none. Of the others a step gives,
+   in their order, each that follows the sequence, with one axis of time, at its new positions; and each that depends on
+   weights alone, as it is. It leaves out what the last step alone could know (a mean over time), what looks at later
+   positions, what has two axes of time or none of rows, and what other inputs alone determine, which is not a step's.
 
 A block is rewritten once for the kinds of its inputs and the forms that are asked of its results; what it asks of its
 caller in turn is part of the answer. What an op asks is told by `archdsl.passes.forms`.
@@ -32,6 +36,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import field, replace
 from functools import lru_cache
 
+from archdsl.diagnostics import ArchError
 from archdsl.frozen import Entity
 from archdsl.ir import verify
 from archdsl.ir.dims import Num, Poly, Symbol, free_names
@@ -49,7 +54,9 @@ class Stepped(Entity):
 
     whole: Model
     model: Model
-    """The step. Its only output is the first of the whole model."""
+    """The step."""
+    results: tuple[int, ...]
+    """Which outputs of the whole model it gives, by their numbers: the first, and those others that have a step."""
     time: Symbol
     new: Symbol
     all: Symbol
@@ -68,36 +75,53 @@ class Stepped(Entity):
 @lru_cache(maxsize=4)
 def stepped(model: Model, latents: bool = True) -> Stepped:
     """Return a step of a model; the last few are remembered. Without `latents` keys and values are kept as they are.
-    Raises ArchError E0504 where its output depends on later positions, or an op has no step."""
+    Raises ArchError E0504 where its first output depends on later positions, or an op has no step."""
     sequence = DecodedSequence.of(model)
-    found = _Stepper(model, sequence.time, latents).found
+    stepper = _Stepper(model, sequence.time, latents)
+    found = stepper.step((0,))
     sequence.demand_known()
+    for i, kind in enumerate(stepper.results):
+        follows = kind == Kind.SEQUENCE and sequence.is_followed_by(stepper.outputs[i])
+        if i and (follows or kind == Kind.WEIGHTS):
+            try:
+                found = _Stepper(model, sequence.time, latents).step((*found.results, i))
+            except ArchError as problem:
+                if problem.diagnostics[0].code != "E0504":
+                    raise
     return found
 
 
 class _Stepper:
-    """Rewrites the blocks of a model, each once for the kinds of its tensors and the forms asked of its results."""
+    """Rewrites the blocks of a model for one step, each once for the kinds of its tensors and the forms asked of its
+    results."""
 
     def __init__(self, model: Model, time: Symbol, latents: bool) -> None:
         self.time, self.latents = time, latents
         self.symbols = {NEW: Symbol(f"new {time}"), ALL: Symbol(f"all {time}")}
         self.origins: dict[Node, Node] = {}
         self.made: dict[Hashable, Made] = {}
-        block = model.block
-        moving = [v for v in block.graph.inputs if any(has(d, time) for d in v.shape)]
+        self.model, block = model, model.block
+        moving = self.moving = [v for v in block.graph.inputs if any(has(d, time) for d in v.shape)]
         forms = Forms(time, moving[0].shape[0].value)
         self.kinds = Kinds(forms)
-        given = tuple(Kind.SEQUENCE if v in moving else Kind.ONCE for v in block.graph.inputs)
-        output = next(v for _, v in model.outputs)
-        self.kinds.demand_graph(block.graph, self.kinds.kinds(block, given)[0], False, [output])
-        lengths = (d.expr for v in moving for d in v.shape if has(d, time))
+        self.given = tuple(Kind.SEQUENCE if v in moving else Kind.ONCE for v in block.graph.inputs)
+        self.kind, self.results = self.kinds.kinds(block, self.given)
+        self.outputs = [v for _, v in model.outputs]
+
+    def step(self, results: tuple[int, ...]) -> Stepped:
+        """Return the step that gives these of the model's outputs. Raises ArchError E0504 where one of them has
+        none."""
+        block, time, outputs = self.model.block, self.time, [self.outputs[i] for i in results]
+        self.kinds.demand_graph(block.graph, self.kind, False, outputs)
+        lengths = (d.expr for v in self.moving for d in v.shape if has(d, time))
         timed = frozenset(name for expr in lengths for name in free_names(expr))
-        made = self.run(block, given, ((0, forms.natural(output)),), timed, False, root=True)
+        wants = tuple((i, self.kinds.forms.natural(v)) for i, v in zip(results, outputs, strict=True))
+        made = self.run(block, self.given, wants, timed, False, root=True)
         sizes = (d.value for v in made.block.graph.inputs for d in v.shape)
         symbols = dict.fromkeys(s for size in sizes if isinstance(size, Poly) for s in size.symbols)
-        step = replace(model, block=made.block, symbols=tuple(symbols))
+        step = replace(self.model, block=made.block, symbols=tuple(symbols))
         verify.checked(step, verify.violations, "taking a step")
-        self.found = Stepped(model, step, time, self.symbols[NEW], self.symbols[ALL], self.origins)
+        return Stepped(self.model, step, results, time, self.symbols[NEW], self.symbols[ALL], self.origins)
 
     def run(
         self, block: Block, given: tuple[Kind, ...], wants: Wants, timed: frozenset[str], scan: bool, root: bool = False

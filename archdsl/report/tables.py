@@ -552,8 +552,8 @@ def verify_view(report: VerifyReport) -> Iterator[RenderableType]:
         table.add_row(*row)
     for of, steps in (("", report.decode), ("torch ", report.torch_decode)):
         for name, d in steps.items():
-            shown = of + (f"padded {name}" if name in ("left", "right") else name)
-            table.add_row(shown, _escape(f"{d.dtype}{d.shape}"), f"{d.absolute:.1e}", f"{d.relative:.1e}")
+            shown = of + (f"padded {name}" if name.split()[0] in ("left", "right") else name)
+            table.add_row(_escape(shown), _escape(f"{d.dtype}{d.shape}"), f"{d.absolute:.1e}", f"{d.relative:.1e}")
     yield table
     yield from _no_decode(report.no_decode)
     yield from assumed_view(report.assumed)

@@ -23,7 +23,7 @@ class Decoder(Sequences):
     """The graphs of `write_steps` in sessions of onnxruntime: `model`, and `encoder` where there is one."""
 
     def __init__(self, steps: FlatStep, sessions: Mapping[str, Any]) -> None:
-        super().__init__(steps.of.whole, steps.of.time)
+        super().__init__(steps.of)
         self.steps = steps
         self.step = BoundSession(sessions["model"])
         self.encoder = BoundSession(sessions["encoder"]) if "encoder" in sessions else None
@@ -35,10 +35,10 @@ class Decoder(Sequences):
         self.milliseconds: list[float] = []
         """Of each step of the latest run, whose outputs stay on the device."""
 
-    def run(self, inputs: Arrays, chunks: Sequence[int], mask: NDArray[Any] | None = None) -> NDArray[Any]:
-        """The first output at all positions, the sequence being given in chunks: `(5, 1, 1)` is a prompt of five tokens
-        and two steps. `inputs` are the model's, for the whole sequence; `mask` [batch, time] is 1 where a token is
-        real. What a step keeps for the next stays on the device.
+    def run(self, inputs: Arrays, chunks: Sequence[int], mask: NDArray[Any] | None = None) -> list[NDArray[Any]]:
+        """What a step gives (`results`) at all positions, the sequence given in chunks: `(5, 1, 1)` is a prompt of five
+        tokens and two steps. `inputs` are the model's, for the whole sequence; `mask` [batch, time] is 1 where a token
+        is real. What a step keeps for the next stays on the device.
 
         Raises ArchError E0503 where onnxruntime cannot run a graph."""
         batch, time = len(next(iter(inputs.values()))), sum(chunks)
@@ -59,11 +59,11 @@ class Decoder(Sequences):
             feed = {n: kept[n] if n in kept else self.step.tensor(n, new[n]) for n in self.step.inputs}
             outputs = self.step.run(feed)
             self.milliseconds.append(1e3 * (perf_counter() - start))
-            first, *later = outputs
-            found.append(outputs[first].numpy())
-            state = {n.replace("present.", "past_key_values.", 1): outputs[n] for n in later}
+            names, own = [*outputs], len(self.results)
+            found.append([outputs[n].numpy() for n in names[:own]])
+            state = {n.replace("present.", "past_key_values.", 1): outputs[n] for n in names[own:]}
             at += count
-        return np.concatenate(found, self.axis)
+        return self.joined(found, np.concatenate)
 
     def _once(self, inputs: Arrays) -> dict[str, Any]:
         """Return what is computed before the first step, on the device."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from archdsl.dependence.rows import mixing
-from archdsl.ir.dims import Symbol
-from archdsl.ir.graph import Model
 from archdsl.passes.forms import is_time
+from archdsl.passes.step import Stepped
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
 class Sequences:
     """The inputs of a model and the sequence that its steps follow."""
 
-    def __init__(self, model: Model, time: Symbol) -> None:
-        self.model = model
-        self.time = time
+    def __init__(self, step: Stepped) -> None:
+        self.model = model = step.whole
+        self.time = time = step.time
         """The length of the sequence."""
         self.moving: dict[str, int] = {}
         """Inputs of the model that follow the positions of the sequence, and their axis of them."""
@@ -32,9 +31,19 @@ class Sequences:
             axis = next((i for i, d in enumerate(value.shape) if is_time(d, time)), None)
             if axis is not None:
                 self.moving[name] = axis
-        output = next(v for _, v in model.outputs)
-        self.axis = next(i for i, d in enumerate(output.shape) if is_time(d, time))
-        """The axis of positions of what comes out."""
+        self.results = step.results
+        """Which of the model's outputs a step gives."""
+        outputs = [v for _, v in model.outputs]
+        shapes = (outputs[i].shape for i in step.results)
+        self.axes = [next((i for i, d in enumerate(shape) if is_time(d, time)), None) for shape in shapes]
+        """The axis of positions of each of them; None of what depends on weights alone."""
+        self.axis = next(i for i in self.axes if i is not None)
+        """That of the first."""
+
+    def joined(self, found: Sequence[Sequence[Any]], join: Callable[[Sequence[Any], int], Any]) -> list[Any]:
+        """Return each result of a step at all positions, of what the steps gave of the new ones."""
+        every = zip(self.axes, zip(*found, strict=True), strict=True)
+        return [given[-1] if axis is None else join(given, axis) for axis, given in every]
 
     @cached_property
     def by_row(self) -> bool:

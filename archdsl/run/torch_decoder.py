@@ -23,7 +23,7 @@ class TorchDecoder(Sequences):
 
     def __init__(self, model: Model, module: Any) -> None:
         steps = unroll_step(stepped(model))
-        super().__init__(model, steps.of.time)
+        super().__init__(steps.of)
         self.module = module
         of_steps = {steps.names[v] for v in steps.taken}
         self.new = [n for n, _ in model.inputs if n in of_steps]
@@ -38,10 +38,10 @@ class TorchDecoder(Sequences):
         self.streams = hasattr(module, "stream")
         """Whether the model goes from tokens to logits of tokens, so that rows may be of several lengths."""
 
-    def run(self, inputs: Tensors, chunks: Sequence[int], *, static: bool = False) -> torch.Tensor:
-        """Return the first output at all positions, the sequence being given in chunks: `(5, 1, 1)` is a prompt of five
-        tokens and two steps. `inputs` are the model's, for the whole sequence. With `static` tensors keep their sizes
-        from step to step, as in a compiled one."""
+    def run(self, inputs: Tensors, chunks: Sequence[int], *, static: bool = False) -> list[torch.Tensor]:
+        """Return what a step gives (`results`) at all positions, the sequence given in chunks: `(5, 1, 1)` is a prompt
+        of five tokens and two steps. `inputs` are the model's, for the whole sequence. With `static` tensors keep their
+        sizes from step to step, as in a compiled one."""
         import torch
 
         cache, at, found = self.cache(sum(chunks), static=static), 0, []
@@ -49,9 +49,10 @@ class TorchDecoder(Sequences):
         for count in chunks:
             new = [x.narrow(self.moving[n], at, count) if n in self.moving else x for n, x in read.items()]
             with torch.no_grad():
-                found.append(self.step(*new, **{self.given: cache}, **once))
+                given = self.step(*new, **{self.given: cache}, **once)
+            found.append([given] if isinstance(given, torch.Tensor) else [*given])
             at, once = at + count, {}
-        return torch.cat(found, self.axis)
+        return self.joined(found, lambda given, axis: torch.cat([*given], axis))
 
     def stream(
         self,
@@ -86,7 +87,7 @@ class TorchDecoder(Sequences):
         return {called: inputs[name] for name, called in self.once.items()}
 
 
-def step_of(module: Any, cache: Any) -> tuple[Callable[..., torch.Tensor], str]:
+def step_of(module: Any, cache: Any) -> tuple[Callable[..., Any], str]:
     """Find the method of an emitted model that takes a cache, `forward` or a step of its own, and its parameter."""
     for name, method in vars(type(module)).items():
         if inspect.isfunction(method):

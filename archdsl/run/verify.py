@@ -75,13 +75,14 @@ class VerifyReport(BaseModel, Shown):
     rounding: dict[str, Difference]
     """With weights of few bits, how far the graph's outputs are from PyTorch's with weights as they are; {} without."""
     decode: dict[str, Difference]
-    """How far decoding is from PyTorch's first output for the whole sequence. `prefill`: the prompt at once; `steps`:
+    """How far decoding is from PyTorch's outputs for the whole sequence, of the first one and, with their names behind
+    (`steps hidden`), of those others that a step gives. `prefill`: the prompt at once; `steps`:
     the tokens after it, one by one; `left`, `right`: all positions of a batch whose last row is shorter, and padded on
     that side, where the graphs allow it."""
     no_decode: str | None
     """Why nothing is decoded."""
     torch_decode: dict[str, Difference]
-    """How far PyTorch's own decode steps (`--with generate`) are from its first output for the whole sequence.
+    """How far PyTorch's own decode steps (`--with generate`) are from its outputs for the whole sequence.
     `prefill`, `steps`: as in `decode`; `static`: all positions, by steps whose tensors keep their sizes, as those of a
     compiled step do; `left`, `right`: the logits that `stream` draws tokens by, of a batch whose last row is shorter,
     and padded on that side, where the module goes from tokens to logits."""
@@ -241,6 +242,7 @@ def _tensors(
 
 
 def _array(tensor: torch.Tensor) -> NDArray[Any]:
+    tensor = tensor.detach()  # a weight may be given
     found: NDArray[Any] = (tensor.float() if tensor.is_floating_point() else tensor).cpu().numpy()
     return found
 
@@ -280,13 +282,12 @@ def _steps(
 ) -> dict[str, Difference]:
     """How far decoding is from what PyTorch gives for the whole sequence."""
     inputs = _every_position_real(decoder, inputs)
-    chunks, axis = chunks_of(decoder, inputs), decoder.axis
+    chunks = chunks_of(decoder, inputs)
     prompt, time = chunks[0], sum(chunks)
 
-    whole = next(iter(expect(inputs).values()))
-    found = _by_steps(decoder.run(inputs, chunks), whole, chunks, axis, dtype)
-    whole = whole.copy()  # it may be the input itself
-    last, cut = len(whole) - 1, max(1, prompt // 3)
+    expected = _of_steps(decoder, expect(inputs))
+    found = _by_steps(decoder, decoder.run(inputs, chunks), expected, chunks, dtype)
+    last, cut = len(next(iter(expected.values()))) - 1, max(1, prompt // 3)
     if not decoder.padded or prompt == 1:
         return found
     alone = _alone(decoder, inputs, expect, last, time - cut)
@@ -294,11 +295,14 @@ def _steps(
         return found
     for side, real in _sides(prompt, time, cut):
         given, mask = decoder.moved(inputs, last, real)
-        result = decoder.run(given, chunks, mask)
-        # What stands at the filling is nobody's.
-        whole[last], result[last] = 0, _at(result[last], real, axis - 1)
-        np.moveaxis(whole[last], axis - 1, 0)[: len(real)] = np.moveaxis(alone[0], axis - 1, 0)
-        found[side] = difference(result, whole, dtype)
+        for (name, whole), axis, result in zip(
+            expected.items(), decoder.axes, decoder.run(given, chunks, mask), strict=True
+        ):
+            if axis is not None:  # what stands at the filling is nobody's
+                whole = whole.copy()  # it may be the input itself
+                whole[last], result[last] = 0, _at(result[last], real, axis - 1)
+                np.moveaxis(whole[last], axis - 1, 0)[: len(real)] = np.moveaxis(alone[name][0], axis - 1, 0)
+            found[_called(side, name, expected)] = difference(result, whole, dtype)
     return found
 
 
@@ -314,23 +318,25 @@ def _torch_steps(
     inputs = _every_position_real(decoder, inputs)
     chunks = chunks_of(decoder, inputs)
     prompt, time = chunks[0], sum(chunks)
-    whole = next(iter(expect(inputs).values()))
+    every = _of_steps(decoder, expect(inputs))
+    first, whole = next(iter(every.items()))
 
     def tensors(given: Mapping[str, NDArray[Any]]) -> dict[str, torch.Tensor]:
         return _tensors(torch, decoder.model, given, device, dtype)
 
-    def decoded(static: bool) -> NDArray[Any]:
+    def decoded(static: bool) -> list[NDArray[Any]]:
         with _refusals():
-            return _array(decoder.run(tensors(inputs), chunks, static=static))
+            return [*map(_array, decoder.run(tensors(inputs), chunks, static=static))]
 
-    yield from _by_steps(decoded(static=False), whole, chunks, decoder.axis, dtype).items()
-    yield "static", difference(decoded(static=True), whole, dtype)
+    yield from _by_steps(decoder, decoded(static=False), every, chunks, dtype).items()
+    for (name, one), result in zip(every.items(), decoded(static=True), strict=True):
+        yield _called("static", name, every), difference(result, one, dtype)
     last, cut = len(whole) - 1, max(1, prompt // 3)
     alone = _alone(decoder, inputs, expect, last, time - cut) if decoder.streams and prompt > 1 else None
     if alone is None:
         return
     # Of each row what the tokens after its prompt are chosen by.
-    expected = np.concatenate((whole[:last, prompt - 1 : -1], alone[:, prompt - cut - 1 : -1]))
+    expected = np.concatenate((whole[:last, prompt - 1 : -1], alone[first][:, prompt - cut - 1 : -1]))
     name = next(n for n in decoder.new if n in decoder.moving)
     after = inputs[name][:, prompt:].copy()
     after[last] = inputs[name][last, prompt - cut : time - cut]
@@ -363,13 +369,36 @@ def _every_position_real(sequences: Sequences, inputs: Mapping[str, NDArray[Any]
     return {n: np.ones_like(x) if n in paddings else x for n, x in inputs.items()}
 
 
+def _of_steps(sequences: Sequences, outputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Those of a model's outputs that a step gives, too."""
+    every = [*outputs.items()]
+    return dict(every[i] for i in sequences.results)
+
+
+def _called(how: str, output: str, outputs: Mapping[str, Any]) -> str:
+    """What a comparison is called: of the first output how it was decoded alone."""
+    return how if output == next(iter(outputs)) else f"{how} {output}"
+
+
 def _by_steps(
-    found: NDArray[Any], whole: NDArray[Any], chunks: Sequence[int], axis: int, dtype: str
+    sequences: Sequences,
+    found: Sequence[NDArray[Any]],
+    expected: Mapping[str, NDArray[Any]],
+    chunks: Sequence[int],
+    dtype: str,
 ) -> dict[str, Difference]:
-    """How far the prompt is from the whole sequence, and what comes after it."""
-    parts = (np.split(x, [chunks[0]], axis) for x in (found, whole))
-    pairs = zip(("prefill", "steps"), *parts, strict=True)
-    return {name: difference(ours, theirs, dtype) for name, ours, theirs in pairs if theirs.shape[axis]}
+    """How far the prompt is from the whole sequence, and what comes after it. What is the same at every step is
+    compared as it is after the last."""
+    differences = {}
+    for (name, whole), result, axis in zip(expected.items(), found, sequences.axes, strict=True):
+        if axis is None:
+            differences[_called("steps", name, expected)] = difference(result, whole, dtype)
+            continue
+        parts = (np.split(x, [chunks[0]], axis) for x in (result, whole))
+        for how, ours, theirs in zip(("prefill", "steps"), *parts, strict=True):
+            if theirs.shape[axis]:
+                differences[_called(how, name, expected)] = difference(ours, theirs, dtype)
+    return differences
 
 
 def _alone(
@@ -378,12 +407,12 @@ def _alone(
     expect: Callable[[Mapping[str, NDArray[Any]]], dict[str, NDArray[Any]]],
     row: int,
     length: int,
-) -> NDArray[Any] | None:
+) -> dict[str, NDArray[Any]] | None:
     """What PyTorch gives for one row of that length; None if the model takes none, or no rows of several lengths."""
     if not sequences.by_row:
         return None
     try:
-        return next(iter(expect(sequences.alone(inputs, row, length)).values()))
+        return _of_steps(sequences, expect(sequences.alone(inputs, row, length)))
     except ArchError:
         return None
 

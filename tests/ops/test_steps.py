@@ -336,7 +336,7 @@ def test_what_a_step_reads_of_scores(y: str) -> None:
 @pytest.mark.parametrize(("time", "chunks"), [(4, [4]), (5, [4, 1]), (20, [10, *[1] * 10])])
 def test_no_prompt_is_shorter_than_a_model_takes(time: int, chunks: list[int]) -> None:
     model = archdsl.load(text=TOP_K.format(k=4))
-    sequences = Sequences(model, stepped(model).time)
+    sequences = Sequences(stepped(model))
     assert chunks_of(sequences, {"tokens": np.zeros((2, time), np.int64)}) == chunks
 
 

@@ -78,8 +78,8 @@ def state_of(module: nn.Module, *args: Any, **options: Any) -> Any:
 def by_steps(
     module: nn.Module, model: Model, inputs: dict[str, Tensor], chunks: Sequence[int], static: bool = False
 ) -> Tensor:
-    """The outputs of all steps, one after another along time."""
-    return TorchDecoder(model, module).run(inputs, chunks, static=static)
+    """The first outputs of all steps, one after another along time."""
+    return TorchDecoder(model, module).run(inputs, chunks, static=static)[0]
 
 
 def whole(module: nn.Module, inputs: dict[str, Tensor]) -> Tensor:

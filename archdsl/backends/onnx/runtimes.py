@@ -413,7 +413,7 @@ def _sizes(model: Model, steps: FlatStep, graphs: Mapping[str, Written]) -> _Siz
     if len(shapes) > 1 or any(key[0] != value[0] for key, value in shapes):
         raise _UnlikeError("since keys and values differ in size from layer to layer")
     ((kv_heads, key), (_, value)) = next(iter(shapes))
-    (logits, *presents) = graph.outputs
+    logits, presents = graph.outputs[0], graph.outputs[len(steps.of.results) :]
     vocab = _shape(logits)[-1]
     if len(_shape(logits)) != 3 or not isinstance(vocab, int):
         raise _UnlikeError(f"since `{logits.name}` is not a number for each token of a vocabulary")

@@ -10,9 +10,10 @@ axis of batch in front then: an op that cannot take one more axis is not by row,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -136,16 +137,19 @@ class StepWriter(GraphWriter):
         return self.finish(self.inputs, self.results_of_step())
 
     def results_of_step(self) -> list[ir.Value]:
-        """The output, then all that is kept."""
-        builder, (output,) = self.builder, self.steps.step.outputs
+        """The outputs, by the names that they have in the graph of the whole, the first one `logits` if it has none;
+        then all that is kept."""
+        builder, outputs = self.builder, list[ir.Value]()
         builder.path = ""
-        x = self.value(output)
-        if self.appending and self.by_row and not self.last:
-            x = self.places.turned_back(x)
-        x = builder.add("Identity", [x])
-        x.name = builder.unique(next(n for n, _ in self.model.outputs) or "logits")
-        x.shape = self.shape(output.shape)
-        outputs = [x]
+        names = [next(n for n, _ in self.model.outputs) or "logits", *self.names.outputs[1:]]
+        for i, output in zip(self.steps.of.results, self.steps.step.outputs, strict=True):
+            x = self.value(output)
+            if self.appending and self.by_row and not self.last and self.steps.is_new(output):
+                x = self.along(output, x, self.places.turned_back)
+            x = builder.add("Identity", [x])
+            x.name = builder.unique(names[i])
+            x.shape = self.shape(output.shape)
+            outputs.append(x)
         for kept in self.steps.kept:
             given = self.presents[kept.name]
             # Itself under that name, where it can be: an `Identity` would copy the cache.
@@ -206,7 +210,19 @@ class StepWriter(GraphWriter):
         self.last, self.builder.path = True, "last"
         self.builder.main.symbols[str(LAST)] = self.builder.constant([1], "int")
         for value in values:
-            self.values[value] = self.places.last(self.value(value), bool(self.appending))
+            last = partial(self.places.last, real_first=bool(self.appending))
+            self.values[value] = self.along(value, self.value(value), last)
+
+    def along(self, value: Value, x: ir.Value, taken: Callable[[ir.Value], ir.Value]) -> ir.Value:
+        """What is taken of [batch, new, …] of a tensor whose new positions are along any axis."""
+        order = [*range(value.rank)]
+        axis = self.steps.axis_of_new(value)
+        order[1], order[axis] = axis, 1
+        if axis == 1:
+            return taken(x)
+        turned = self.builder.add("Transpose", [x], {"perm": order})
+        found: ir.Value = self.builder.add("Transpose", [taken(turned)], {"perm": order})
+        return found
 
     # --- nodes ---
 

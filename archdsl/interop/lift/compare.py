@@ -250,10 +250,11 @@ def decode_steps(side: Side, model: Model, table: Table, names: Sequence[str]) -
     try:
         _ours(side, model, table, weights, ours)
         example = side.example(2, time, 2)
-        expected = side.call(weights, example)[0]
-        found = TorchDecoder(model, ours).run({n: example[n] for n in names}, [prompt, *[1] * (time - prompt)])
-        message = _shapes_differ([expected], [found])
-        worst = 0.0 if message else farthest([found], [expected])
+        whole, decoder = side.call(weights, example), TorchDecoder(model, ours)
+        expected = [whole[i] for i in decoder.results]
+        found = decoder.run({n: example[n] for n in names}, [prompt, *[1] * (time - prompt)])
+        message = _shapes_differ(expected, found)
+        worst = 0.0 if message else farthest(found, expected)
     except IncomparableError as problem:
         message, worst = f"decode steps cannot be compared: {problem}", 0.0
     except (KeyError, ValueError, RuntimeError, AssertionError) as problem:

@@ -19,8 +19,8 @@ from archdsl.ir.graph import Block, OpNode, Value
 from archdsl.passes.decode import plan
 
 
-def stream(inputs: str, step: str, cache: str, prefill: str, together: bool, on_cpu: bool) -> str:
-    """The methods `stream` and `generate` of the model."""
+def stream(inputs: str, step: str, cache: str, prefill: str, first: str, together: bool, on_cpu: bool) -> str:
+    """The methods `stream` and `generate` of the model. `first` picks the logits of what a step gives."""
     method = "" if step == "forward" else f".{step}"
     model = ("model" if on_cpu else "self") + method
     twin = "    model = for_decoding(self) if tokens.is_cpu else self\n" * on_cpu
@@ -68,13 +68,13 @@ def stream(
     shortest, longest = min(lengths.tolist(), default=0), max(lengths.tolist(), default=0)
     if shortest == 0:
         raise ValueError("every prompt must have a token that is no padding")
-{twin}{prefill.format(step=model, cache=cache)}
+{twin}{prefill.format(step=model, cache=cache, first=first)}
     step = torch.compile({model}{mode}) if compiled else {model}{static}
     stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
     token, ended = torch.zeros_like(lengths), torch.zeros_like(lengths, dtype=torch.bool)
     for i in range(max_new_tokens):
         if i > 0:
-            logits = step(token[:, None], {cache}=cache)[:, -1]
+            logits = step(token[:, None], {cache}=cache){first}[:, -1]
         token = torch.where(ended, token, sample(logits, temperature, top_k, top_p, generator))
         yield token
         ended = torch.isin(token, stops)
@@ -94,16 +94,17 @@ def at_once(given: str, narrows: bool) -> str:
     at = ", at=lengths - 1" if narrows else ""
     ends = "[:, 0]" if narrows else "[torch.arange(len(tokens), device=tokens.device), lengths - 1]"
     return f"""    cache = Cache(tokens.size(1) + max_new_tokens, None if shortest == longest else lengths, compiled)
-    logits = {{step}}(tokens[:, :longest]{given}, {{cache}}=cache{at}){ends}"""
+    logits = {{step}}(tokens[:, :longest]{given}, {{cache}}=cache{at}){{first}}{ends}"""
 
 
 def row_by_row(given: str) -> str:
     """The prompts as far as all have tokens, then one position after the other."""
+    one = "{step}(tokens[:, i : i + 1], {cache}=cache){first}[:, -1]"
     return f"""    cache = Cache(tokens.size(1) + max_new_tokens, static=compiled)
-    logits = {{step}}(tokens[:, :shortest]{given}, {{cache}}=cache)[:, -1]
+    logits = {{step}}(tokens[:, :shortest]{given}, {{cache}}=cache){{first}}[:, -1]
     for i in range(shortest, longest):  # a recurrence must not read what lies behind a row's end
         cache.start, cache.active = lengths[:, None].clamp(max=i), i < lengths
-        logits = torch.where(cache.active[:, None], {{step}}(tokens[:, i : i + 1], {{cache}}=cache)[:, -1], logits)
+        logits = torch.where(cache.active[:, None], {one}, logits)
     if shortest < longest:
         cache.start, cache.active = lengths[:, None], None"""
 
@@ -245,12 +246,13 @@ class Generate(Section):
         cache = cache_name(method)
         inputs = {v: n for n, v in self.plan.model.inputs}
         others = [local_name(inputs[p.target]) for p in lowering.optional if p.target in inputs]
-        own = words_of(stream("", "step", "cache", row_by_row(""), self.together, self.on_cpu))
+        own = words_of(stream("", "step", "cache", row_by_row(""), "", self.together, self.on_cpu))
         here = {n: f"{n}_" if n in own else n for n in others}
         more = "".join(f"\n    {n}: Tensor," for n in here.values())
         given = "".join(f", {n}={m}" for n, m in here.items())
         prefill = row_by_row(given) if self.plan.carries else at_once(given, lowering.narrows)
-        return [stream(more, step, cache, prefill, self.together, self.on_cpu)]
+        first = "[0]" if len(self.plan.results) > 1 else ""
+        return [stream(more, step, cache, prefill, first, self.together, self.on_cpu)]
 
 
 def words_of(source: str) -> set[str]:

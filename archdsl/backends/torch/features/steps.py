@@ -155,10 +155,16 @@ class StepLowering(Lowering):
 
     def __init__(self, section: Generate, forward: Lowered, kinds: Sequence[Kind], roles: Roles, name: str) -> None:
         graph = roles.block.graph
-        if roles.block is section.plan.model.block:  # what follows the sequence is its first output
-            graph = Graph(graph.inputs, graph.nodes, tuple(v for v in graph.outputs if v is not None)[:1])
+        if roles.block is section.plan.model.block:
+            results = [v for v in graph.outputs if v is not None]
+            graph = Graph(graph.inputs, graph.nodes, tuple(results[i] for i in section.plan.results))
         super().__init__(section.classes, replace(roles.block, graph=graph), kinds)
         self.lowered.method.name, self.lowered.method.block = name, roles.block
+        if roles.block is section.plan.model.block and len(graph.outputs) < len(results):
+            numbers = ", ".join(str(i + 1) for i in section.plan.results)
+            self.lowered.method.doc = (
+                f"Give, of what `forward` gives, all that has a step: {numbers} of {len(results)}."
+            )
         idle = {v for n in nodes_within(graph) if roles.role[n] is Role.NOTHING for v in node_outputs(n)}
         inner = [g for node in nodes_within(graph) for g in inner_graphs(node)]
         carried = [v for node in nodes_within(graph) if isinstance(node, LoopNode) for v in node.starts]
@@ -291,7 +297,7 @@ class StepLowering(Lowering):
         it and of those before: from there on the positions that are not wanted can be left out."""
         nodes = [n for n in graph.nodes if self.roles.role[n] in (Role.STEP, Role.PAIRS)]
         special = [i for i, n in enumerate(nodes) if self.is_special(n)]
-        if not special or self.section.tokens is None:
+        if not special or self.section.tokens is None or len(graph.outputs) > 1:
             return None, None
         tail = nodes[special[-1] + 1 :]
         made = {v for n in tail for v in node_outputs(n)}
