@@ -529,7 +529,7 @@ def test_a_wrong_step_disagrees(wrong: str, monkeypatch: pytest.MonkeyPatch) -> 
         found = right(self, inputs, chunks, mask)
         kind = "steps" if mask is None else "right" if mask[-1, 0] else "left"
         if kind == wrong:
-            found[-1, -1] *= 1.5
+            found[0][-1, -1] *= 1.5
         return found
 
     monkeypatch.setattr(Decoder, "run", run)
