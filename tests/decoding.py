@@ -312,7 +312,7 @@ def _run_pair(model: Model) -> dict[str, float]:
     """Steps that compute keys and values of the encoder the first time, and hand them on."""
     module, inputs = module_of(model), drawn(model)
     every, steps = all_outputs(module, inputs), unroll_step(stepped(model))
-    own, graphs = len(steps.of.results), {}
+    several, graphs = len(steps.of.results), {}
     arrays = {k: t.detach().numpy() for k, t in module.state_dict().items()}
     for name, written in write_pair(steps, GraphOptions()).items():
         inline(written, arrays)
@@ -331,9 +331,9 @@ def _run_pair(model: Model) -> dict[str, float]:
     for count in CHUNKS:
         given = {"input_ids": ids[:, at : at + count], "encoder_attention_mask": mask, "encoder_hidden_states": hidden}
         outputs = decoder.run(None, {n: x for n, x in given.items() if n in taken} | state)
-        kept = [o.name.replace("present", "past_key_values") for o in decoder.get_outputs()[own:]]
-        state, hidden = dict(zip(kept, outputs[own:], strict=True)), np.full_like(hidden, np.nan)
-        found.append(outputs[:own])
+        kept = [o.name.replace("present", "past_key_values") for o in decoder.get_outputs()[several:]]
+        state, hidden = dict(zip(kept, outputs[several:], strict=True)), np.full_like(hidden, np.nan)
+        found.append(outputs[:several])
         at += count
     results = Sequences(steps.of).joined(found, np.concatenate)
     return {"pair": furthest(results, [every[i] for i in steps.of.results])}
