@@ -1,6 +1,6 @@
-"""Which part each node of a block plays in a step of decoding, read off the plan of the whole model.
+"""Which part each node of a block plays in a step of decoding, read off the step of the whole model.
 
-The plan speaks of the unrolled model; the emitted `step` of a class speaks of a block.  Calls of one block that are
+That is read unrolled; the emitted `step` of a class speaks of a block.  Calls of one block that are
 taken alike share one `step`.
 """
 
@@ -10,7 +10,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from archdsl.backends.torch.features.pairs import Pairs, misread, refuse, span_of
+from archdsl.backends.torch.features.by_row import ByRow
+from archdsl.backends.torch.features.reading import Reading, refuse, span_of
 from archdsl.ir.dims import Num, expr_text
 from archdsl.ir.graph import (
     Block,
@@ -26,9 +27,7 @@ from archdsl.ir.graph import (
     node_outputs,
     reads,
 )
-from archdsl.ir.op import same
 from archdsl.ir.static import numbers_of
-from archdsl.passes.decode import DecodePlan
 from archdsl.passes.flatten import FlatNode, FlatOp, Unrolled
 from archdsl.passes.forms import ALL, FIXED, NEW, has, is_time
 
@@ -42,11 +41,9 @@ class Role(Enum):
     """It depends on nothing: on weights and numbers alone."""
     FIRST = auto()
     """It does not depend on the sequence: the first step computes it."""
-    TABLE = auto()
-    """It is made of positions alone, and has one axis of them: the first step computes it for all positions to come."""
     PAIRS = auto()
-    """It is made of positions alone, for pairs of queries and keys, or what the spec computes these from: each step
-    computes it for its own."""
+    """It is made of positions alone, for pairs of queries and keys, or for those of all rows one after another: each
+    step computes it for its own."""
     STEP = auto()
     """It depends on the new positions: each step computes it for them."""
 
@@ -77,10 +74,9 @@ class Roles:
     """Recurrences, which hand on states."""
     held: list[Value] = field(default_factory=list)
     """What the first step computes and all read."""
-    whole: set[Value] = field(default_factory=set)
-    """Tables that are read at the positions of keys."""
     rows: dict[Value, tuple[int, int]] = field(default_factory=dict)
-    """Of tables: the axis of time, and how many axes there are in the readers between that of batch and that one."""
+    """What is cut by row: the axis of the new positions of all rows, and how many axes there are in the readers between
+    that of batch and that one."""
     forms: dict[Node, dict[str, dict[int, str]]] = field(default_factory=dict)
     """What the spec computes pairs of positions from: the forms in which each step computes it, and for each the form
     that inputs are read in."""
@@ -106,7 +102,7 @@ class Roles:
         kept = (self.readers, self.kept, self.kept_values, self.latent, self.carries, self.held)
         parts = (*kept, self.at_positions, self.lengthened, self.unlike)
         masks = (r is Role.PAIRS and isinstance(n, OpNode) and n not in self.forms for n, r in self.role.items())
-        if any(parts) or any(masks) or Role.TABLE in self.role.values():
+        if any(parts) or any(masks):
             return True
         if any(isinstance(n, CheckNode) and r is not Role.FIRST for n, r in self.role.items()):
             return True  # `forward` asks it of the new positions alone
@@ -123,7 +119,6 @@ class Roles:
             tuple((i, expr_text(self.window[n].expr)) for i, n in enumerate(self.role) if n in self.window),
             len(self.carries),
             len(self.held),
-            len(self.whole),
             tuple(self.rows.values()),
             tuple((*f,) for f in self.forms.values()),
             tuple(self.own_form.values()),
@@ -161,107 +156,39 @@ def inner_graphs(node: Node) -> tuple[Graph, ...]:
 class Assigner:
     """Finds the roles of every call of every block."""
 
-    def __init__(self, plan: DecodePlan) -> None:
-        self.plan = plan
-        self.in_step = set(plan.step.nodes)
-        self.in_before = set(plan.before.nodes)
-        self.crossing = set(plan.before.outputs)
-        self.readers: dict[Value, list[tuple[FlatNode, int]]] = {}
-        for node in plan.step.nodes:
-            for i, v in enumerate(node.inputs):
-                if isinstance(v, Value):
-                    self.readers.setdefault(v, []).append((node, i))
-        self.positional, uniform = self.of_positions()
-        self.pairs = Pairs(plan, self.readers, self.positional | uniform)
-        self.readers = {v: [r for r in each if r[0] not in self.pairs.nodes] for v, each in self.readers.items()}
-        self.further: dict[tuple[FlatNode, int], int] = {}
-        """Inputs made of pairs, and how many axes more they need behind that of batch than for other readers."""
-        self.rows = dict(self.of_rows())
-        self.directly = self.of_new_positions()
-        self.latent_bases = {v for latent in plan.latents.values() for v in latent.base}
-        if not plan.whole <= plan.positional:
-            spans = (span_of(n) for n in plan.step.nodes if n in plan.beside)
-            raise refuse("it reads scores at queries or keys other than its own", next(spans, None))
-        assert plan.root is not None
-        self.home = dict(self.homes(plan.root))
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self.by_row = ByRow(reading)
+        self.readers = {v: [r for r in each if r[0] not in self.by_row.flat] for v, each in reading.readers.items()}
+        self.bases = {form: reading.values[form.output] for latent in reading.latents.values() for form in latent.base}
+        """What keys and values are projections of."""
+        if reading.reads_beside():
+            beside = {reading.whole[n] for n in reading.step.beside}
+            raise refuse(
+                "it reads scores at queries or keys other than its own",
+                next((span_of(n) for n in reading.nodes if n in beside), None),
+            )
+        self.home = dict(self.homes(reading.root))
         self.both: set[Value] = set()
         """Of what is kept where it is made: what is read at its new positions, too."""
         self.kept_at_maker = self.of_shared()
         self.windows = self.of_windows()
-        self.skipped = {n for latent in plan.latents.values() for n in latent.chain}
-
-    def of_positions(self) -> tuple[set[Value], set[Value]]:
-        """Tensors made of positions alone, and those that are the same everywhere: with what is made of these they are
-        computed at the new positions. Those that take their type from one that is not are neither."""
-        found: set[Value] = set()
-        uniform: set[Value] = set()
-        for node in self.plan.step.nodes:
-            timed = (v for v in node.inputs if v in self.plan.positional or v in self.plan.forms)
-            if set(node.outputs) <= self.plan.positional and all(v in found or v in uniform for v in timed):
-                alike = isinstance(node, FlatOp) and node.node.op.alike
-                same_everywhere = alike or any(v in uniform for v in node.inputs)
-                part = uniform if same_everywhere and self.times(node.outputs[0]) == 1 else found
-                part |= set(node.outputs)
-        return found, uniform
-
-    def of_new_positions(self) -> dict[FlatNode, int]:
-        """What is made of positions alone and can be made of the new ones in each step, since every op from the
-        positions to their readers takes positions of any shape: how many axes the readers have between those of batch
-        and time."""
-        found: set[FlatNode] = {n for n in self.plan.step.nodes if isinstance(n, FlatOp) and self.takes_positions(n)}
-        middle: dict[FlatNode, int] = {}
-        while True:
-            middle = {}
-            for node in reversed(self.plan.step.nodes):
-                if node in found:
-                    axes = {self.middle(n, i, v, middle) for v in node.outputs for n, i in self.readers.get(v, ())}
-                    if len(axes) == 1 and None not in axes and all(m in found for m in self.makers_of_positions(node)):
-                        middle[node] = next(a for a in axes if a is not None)
-            if middle.keys() == found:
-                return middle
-            found = {*middle}
-
-    def takes_positions(self, flat: FlatOp) -> bool:
-        """Whether an op makes something of positions alone, whatever the shape of these."""
-        if any(v not in self.positional or self.times(v) != 1 for v in flat.outputs):
-            return False
-        op, output, made = flat.node.op, flat.outputs[0], []
-        reads = op.reads(flat.node)
-        for i, v in enumerate(flat.inputs):
-            if isinstance(v, Value) and self.times(v):
-                axis = next(a for a, d in enumerate(v.shape) if has(d, self.plan.time))
-                if reads[i][axis] != same(axis) or (op.elementwise and v.rank != output.rank):
-                    return False
-                made.append(v)
-        if not made:
-            return op.at_positions(flat.node)
-        return all(v in self.positional for v in made) and (op.elementwise or (op.by_rows and not op.mixes))
-
-    def makers_of_positions(self, flat: FlatNode) -> list[FlatNode | None]:
-        return [self.plan.makers.get(v) for v in flat.inputs if isinstance(v, Value) and self.times(v)]
-
-    def middle(self, flat: FlatNode, i: int, value: Value, known: dict[FlatNode, int]) -> int | None:
-        """How many axes a reader of something made of positions has between those of batch and time; None where it
-        does not read it at its own position."""
-        if any(v in self.positional for v in flat.outputs):
-            return known.get(flat)
-        fits = isinstance(flat, FlatOp) and self.takes_rows(flat, i)
-        return self.between(flat, i, value) if fits and ALL not in self.plan.needs.get((flat, i), ()) else None
+        self.skipped = {reading.whole[n] for n in reading.step.chain}
 
     def of_windows(self) -> dict[FlatNode, Num]:
         """Attention of which every reader of its mask sees the last positions alone, and of its keys it is the only
         reader; and the makers of these masks."""
         found: dict[FlatNode, Num] = {}
         masks: dict[Value, list[FlatOp]] = {}
-        for node in self.plan.step.nodes:
+        for node in self.reading.nodes:
             if isinstance(node, FlatOp) and (seen := node.node.op.window(node.node)) is not None:
                 kept = [v for i in node.node.op.cached_inputs(node.node) if isinstance(v := node.inputs[i], Value)]
                 mask = node.inputs[seen[0]]
-                alone = all(v in self.plan.caches and {n for n, _ in self.all_readers(v)} == {node} for v in kept)
-                if alone and isinstance(mask, Value) and node not in self.plan.latents:
+                alone = all(v in self.reading.caches and {n for n, _ in self.all_readers(v)} == {node} for v in kept)
+                if alone and isinstance(mask, Value) and node not in self.reading.latents:
                     masks.setdefault(mask, []).append(node)
         for mask, nodes in masks.items():
-            maker = self.plan.makers.get(mask)
+            maker = self.reading.makers.get(mask)
             if len(nodes) == len(self.readers[mask]) and isinstance(maker, FlatOp) and maker.node.op.positional:
                 for flat in nodes:
                     seen = flat.node.op.window(flat.node)
@@ -273,8 +200,7 @@ class Assigner:
         return found
 
     def root(self) -> Roles:
-        assert self.plan.root is not None
-        return self.of(self.plan.root)
+        return self.of(self.reading.root)
 
     def of(self, unrolled: Unrolled) -> Roles:
         """The roles in one call of a block."""
@@ -285,8 +211,11 @@ class Assigner:
         for node in nodes_within(unrolled.block.graph):
             found.role[node] = self.role(node, unrolled, found)
         for node in nodes_within(unrolled.block.graph):
-            if isinstance(node, OpNode | ScanNode) and found.role[node] is Role.STEP:
-                self.details(node, unrolled, found)
+            if isinstance(node, OpNode | ScanNode):
+                if found.role[node] in (Role.STEP, Role.PAIRS):
+                    self.note_places(node, unrolled, found)
+                if found.role[node] is Role.STEP:
+                    self.details(node, unrolled, found)
             if isinstance(node, OpNode) and found.role[node] in (Role.STEP, Role.PAIRS):
                 self.note_lengths(node, unrolled.nodes.get(node, ()), found)
         self.note_forms(unrolled, found)
@@ -313,9 +242,9 @@ class Assigner:
         if isinstance(node, CheckNode):
             if not self.speaks_of_time(node):
                 return Role.FIRST
-            if node.op == "<=" and is_time(node.left, self.plan.time):  # asked of the length that it will grow to
+            if node.op == "<=" and is_time(node.left, self.reading.time):  # asked of the length that it will grow to
                 return Role.FIRST
-            least = node.op == "<=" and is_time(node.right, self.plan.time) and not has(node.left, self.plan.time)
+            least = node.op == "<=" and is_time(node.right, self.reading.time) and not has(node.left, self.reading.time)
             return Role.ALWAYS if least else Role.NOTHING
         if isinstance(node, CallNode):
             callee = found.callees[node]
@@ -323,9 +252,11 @@ class Assigner:
             return self.together(inside)
         if isinstance(node, CondNode) and not node.otherwise.nodes:  # it hands on what there was before
             given = {unrolled.values.get(v) for v in node.outputs} - {None}
-            if any(self.plan.makers.get(v) in self.pairs.nodes for v in given if v):
+            if any(self.reading.makers.get(v) in self.by_row.flat for v in given if v):
                 return Role.PAIRS
-            return Role.STEP if any(v in self.plan.forms for v in given if v) else Role.FIRST if given else Role.NOTHING
+            if any(v in self.reading.moving for v in given if v):
+                return Role.STEP
+            return Role.FIRST if given else Role.NOTHING
         if isinstance(node, LoopNode | CondNode):
             inside = {self.role(n, unrolled, found) for g in inner_graphs(node) for n in nodes_within(g)}
             return self.together(inside - {Role.NOTHING})
@@ -341,86 +272,81 @@ class Assigner:
             return next(iter(roles))
         if roles <= {Role.ALWAYS, Role.FIRST}:
             return Role.FIRST
-        if roles <= {Role.ALWAYS, Role.TABLE}:
-            return Role.TABLE
         return Role.STEP
 
     def flat_role(self, flat: FlatNode) -> Role:
         if flat in self.skipped and not self.needed_beside(flat):
             return Role.NOTHING
-        if flat in self.pairs.nodes:
+        if flat in self.by_row.flat:
             return Role.PAIRS
-        if flat in self.in_step:
-            if any(v in self.positional for v in flat.outputs):
-                if flat in self.directly:  # in every iteration or none, as what reads it
+        if flat in self.reading.copies:
+            if any(v in self.by_row.tables for v in flat.outputs):
+                if flat in self.by_row.directly:  # in every iteration or none, as what reads it
                     return Role.STEP
-                axes = max(map(self.times, flat.outputs))
-                return (Role.ALWAYS, Role.TABLE, Role.PAIRS)[min(axes, 2)]
-            if not any(v in self.plan.forms or v in self.plan.positional for v in flat.outputs):
+                return Role.PAIRS if any(map(self.by_row.axes, flat.outputs)) else Role.ALWAYS
+            if not any(v in self.reading.moving or v in self.reading.positional for v in flat.outputs):
                 return Role.ALWAYS
             return Role.STEP
-        return Role.FIRST if flat in self.in_before else Role.NOTHING
+        return Role.FIRST if flat in self.reading.before else Role.NOTHING
 
     def speaks_of_time(self, node: CheckNode) -> bool:
-        return has(node.left, self.plan.time) or has(node.right, self.plan.time)
-
-    def times(self, value: Value) -> int:
-        """How many axes of time a value has."""
-        return sum(has(d, self.plan.time) for d in value.shape)
+        return has(node.left, self.reading.time) or has(node.right, self.reading.time)
 
     def needed_beside(self, flat: FlatNode) -> bool:
         """Whether a node between a latent and keys is read by something else as well."""
-        ends = {id(n) for n in (*self.skipped, *self.plan.latents)}
-        return any(id(reader) not in ends for v in flat.outputs for reader, _ in self.readers.get(v, ()))
+        ends = {*self.skipped, *self.reading.latents}
+        return any(reader not in ends for v in flat.outputs for reader, _ in self.readers.get(v, ()))
+
+    def note_places(self, node: OpNode | ScanNode, unrolled: Unrolled, found: Roles) -> None:
+        """Note which inputs made of positions are there for all, and which have an axis of batch."""
+        for flat in unrolled.nodes.get(node, ()):
+            for i, v in enumerate(flat.inputs if flat not in self.by_row.flat else ()):
+                if v in self.by_row.made and (flat, i) not in self.by_row.further:
+                    found.at_keys.add((node, i))
+                elif v in self.reading.positional and self.by_row.axes(v) and found.role[node] is Role.STEP:
+                    found.varying[node, i] = self.by_row.further.get((flat, i), 0)
 
     # --- what is kept ---
 
     def details(self, node: OpNode | ScanNode, unrolled: Unrolled, found: Roles) -> None:
-        flats = [f for f in unrolled.nodes.get(node, ()) if f in self.in_step]
-        if isinstance(node, OpNode) and flats[-1] in self.directly:
-            found.at_positions[node] = self.directly[flats[-1]]
-        if any(f in self.plan.carries for f in flats):
+        flats = [f for f in unrolled.nodes.get(node, ()) if f in self.reading.copies]
+        if isinstance(node, OpNode) and flats[-1] in self.by_row.directly:
+            found.at_positions[node] = self.by_row.directly[flats[-1]]
+        if any(f in self.reading.carries for f in flats):
             found.carries.add(node)
         if isinstance(node, OpNode):
-            if flats[-1] in self.plan.latents:
-                latent = self.plan.latents[flats[-1]]
-                names = {flat: v for v, flat in unrolled.values.items() if flat in latent.base}
-                if len(names) != len(latent.base):
+            if flats[-1] in self.reading.latents:
+                latent = self.reading.latents[flats[-1]]
+                base = [self.bases[form] for form in latent.base]
+                names = {flat: v for v, flat in unrolled.values.items() if flat in base}
+                if len(names) != len(base):
                     raise refuse(f"`{found.block.name}` reads keys that follow from what another block makes")
-                found.latent[node] = tuple(names[v] for v in latent.base), tuple(n.node for n in latent.chain)
+                chain = (n.node for c in latent.chain if isinstance(n := self.reading.whole[c], FlatOp))
+                found.latent[node] = tuple(names[v] for v in base), tuple(chain)
             self.note_kept(node, flats, found)
-        for flat in flats:
-            for i, v in enumerate(flat.inputs):
-                if isinstance(v, Value):
-                    self.check_rows(flat, i, v)
-                    if v in self.pairs.made and (flat, i) not in self.further:
-                        found.at_keys.add((node, i))
-                    elif v in self.plan.positional and self.times(v):
-                        found.varying[node, i] = self.further.get((flat, i), 0)
 
     def note_lengths(self, node: OpNode, flats: Sequence[FlatNode], found: Roles) -> None:
         """Note that an op is given the length of the keys. Raises ArchError E0504 where that is not known."""
         for flat in flats:
-            own = found.role[node] is Role.PAIRS and flat not in self.pairs.nodes
-            unclear = own and any(has(n, self.plan.time) for n in numbers_of(node.options))
-            if unclear or self.plan.lengths.get(flat) == FIXED:
+            own = found.role[node] is Role.PAIRS and flat not in self.by_row.flat
+            if own and any(has(n, self.reading.time) for n in numbers_of(node.options)):
                 raise refuse(f"`{node.op.name}` is given a length that may be that of queries or of keys", node.span)
-            if self.plan.lengths.get(flat) == ALL:
+            if self.reading.is_given_all(flat):
                 found.lengthened.add(node)
 
     def note_kept(self, node: OpNode, flats: Sequence[FlatNode], found: Roles) -> None:
         here: dict[int, int] = {}
         for flat in flats:
             for i, v in enumerate(flat.inputs):
-                if isinstance(v, Value) and ALL in self.plan.needs.get((flat, i), ()):
+                if isinstance(v, Value) and self.reading.reads_all(flat, i):
                     found.readers.add(node)
-                    if v in self.plan.caches:
+                    if v in self.reading.caches:
                         found.everywhere.add((node, i))
                     if self.kept_at_reader(v):
-                        here[i] = self.plan.caches[v].axis
+                        here[i] = self.reading.caches[v]
             for value, v in zip(node.outputs, flat.outputs, strict=True):
                 if v in self.kept_at_maker:
-                    found.kept_values[value] = self.plan.caches[v].axis
+                    found.kept_values[value] = self.reading.caches[v]
                 if v in self.both:
                     found.both.add(value)
         if here:
@@ -435,18 +361,18 @@ class Assigner:
 
     def kept_at_reader(self, value: Value) -> bool:
         """Whether what reads all positions of a value also appends its new ones."""
-        known = value in self.plan.caches and value not in self.latent_bases and value not in self.plan.step.inputs
-        return known and value not in self.kept_at_maker
+        known = value in self.reading.caches and value in self.reading.makers
+        return known and value not in self.kept_at_maker and value not in self.bases.values()
 
     def of_shared(self) -> set[Value]:
         """What several read, or another block than that which makes it: it is appended to its cache there. Who reads
         its new positions stands in the same block."""
         found = set()
-        for value in self.plan.caches:
-            maker, readers = self.plan.makers.get(value), self.all_readers(value)
-            if value in self.latent_bases:
+        for value in self.reading.caches:
+            maker, readers = self.reading.makers.get(value), self.all_readers(value)
+            if value in self.bases.values():
                 continue
-            if value.shape[0].value != self.pairs.batch:
+            if value.shape[0].value != self.by_row.batch:
                 name = value.name or "a tensor"
                 raise refuse(f"`{name}` is kept, and its first axis is not that of the batch", value.span)
             home = self.home[maker] if maker is not None else None
@@ -473,40 +399,40 @@ class Assigner:
 
     def all_readers(self, value: Value) -> list[tuple[FlatNode, int]]:
         """Who reads all positions of a value."""
-        return [(n, i) for n, i in self.readers.get(value, ()) if ALL in self.plan.needs.get((n, i), ())]
+        return [(n, i) for n, i in self.readers.get(value, ()) if self.reading.reads_all(n, i)]
 
     # --- pairs of positions ---
 
     def note_forms(self, unrolled: Unrolled, found: Roles) -> None:
         """In which forms a step computes what pairs of positions are made of."""
-        pairs = self.pairs
+        by_row = self.by_row
         for value, flat in unrolled.values.items():
-            if flat in self.rows:
-                found.rows[value], found.own_form[value] = self.rows[flat], FIXED
-            elif flat in pairs.forms and self.plan.makers[flat] in pairs.nodes:
-                found.own_form[value] = ALL if ALL in pairs.forms[flat] else NEW
+            if flat in by_row.rows:
+                found.rows[value], found.own_form[value] = by_row.rows[flat], FIXED
+            elif flat in by_row.forms and self.reading.makers[flat] in by_row.flat:
+                found.own_form[value] = ALL if ALL in by_row.forms[flat] else NEW
         for node, flats in unrolled.nodes.items():
-            one, forms = flats[-1], {f for each in flats for v in each.outputs for f in pairs.forms.get(v, ())}
+            one, forms = flats[-1], {f for each in flats for v in each.outputs for f in by_row.forms.get(v, ())}
             if not forms:
                 continue
-            made = (f for f in sorted(forms) if f == ALL or pairs.at_new(one) is not None)
-            found.forms[node] = {f: pairs.reads(one, f) for f in made}
+            made = (f for f in sorted(forms) if f == ALL or by_row.at_new(one) is not None)
+            found.forms[node] = {f: by_row.reads(one, f) for f in made}
         self.note_given(unrolled, found)
         for node, made_in in found.forms.items():
             one, read = unrolled.nodes[node][-1], made_in.get(NEW, {})
             fits = (
-                pairs.forms[v] == {f} or (isinstance(node, OpNode) and found.given.get(node.inputs[i]) == f)  # type: ignore[arg-type]
+                by_row.forms[v] == {f} or (isinstance(node, OpNode) and found.given.get(node.inputs[i]) == f)  # type: ignore[arg-type]
                 for i, f in read.items()
                 if isinstance(v := one.inputs[i], Value)
             )
-            own = one in pairs.nodes and not any(v in self.rows for v in one.outputs)
+            own = one in by_row.flat and not any(v in by_row.rows for v in one.outputs)
             if not (made_in.keys() == {NEW} and read and all(fits) and own):
                 found.unlike.add(node)
 
     def note_given(self, unrolled: Unrolled, found: Roles) -> None:
         """Which tensors that the block is called with are read in one form: the caller gives them in that."""
         graph = unrolled.block.graph
-        for value in graph.inputs if unrolled is not self.plan.root else ():
+        for value in graph.inputs if unrolled is not self.reading.root else ():
             readers = [n for n in nodes_within(graph) if value in reads(n)]
             ops = [n for n in readers if isinstance(n, OpNode) and n in found.forms]
             at = [(n, i) for n in ops for i, v in enumerate(n.inputs) if v is value]
@@ -514,79 +440,10 @@ class Assigner:
             if value in found.own_form and len(ops) == len(readers) and len(forms) == 1 and value not in graph.outputs:
                 found.given[value] = found.own_form[value] = forms.pop()
 
-    def of_rows(self) -> Iterator[tuple[Value, tuple[int, int]]]:
-        """What is made of pairs, and what else reads of it at the new positions: the axis of these, and how many axes
-        there are in all readers between that of batch and its own."""
-        for value in self.pairs.made:
-            between: dict[tuple[FlatNode, int], int] = {}
-            for node, i in self.readers.get(value, ()):
-                if self.pairs.wanted(node, i) == NEW:
-                    if not isinstance(node, FlatOp) or not self.takes_rows(node, i):
-                        raise misread(node)
-                    between[node, i] = self.between(node, i, value)
-            if between:
-                least = min(between.values())
-                self.further |= {reader: n - least for reader, n in between.items()}
-                yield value, (self.pairs.axes(value)[0], least)
-
-    def takes_rows(self, flat: FlatOp, i: int) -> bool:
-        """Whether an op takes an input with a further axis of batch in front."""
-        op, output = flat.node.op, flat.outputs[0]
-        fits = op.elementwise or op.leading(flat.node, i) is not None or flat in self.plan.spread
-        return fits and (output in self.plan.positional or output.shape[0].value == self.pairs.batch)
-
-    # --- tables ---
-
-    def check_rows(self, flat: FlatNode, i: int, value: Value) -> None:
-        """A table is read at the new positions by ops that take one more axis."""
-        axes = [a for a, d in enumerate(value.shape) if has(d, self.plan.time)]
-        known = flat in self.directly or value in self.pairs.made
-        if value not in self.positional or len(axes) != 1 or known:
-            return
-        assert isinstance(flat, FlatOp), "no scan reads a table"
-        op, wanted = flat.node.op, self.plan.needs.get((flat, i), ())
-        if not self.takes_rows(flat, i) or ALL in wanted:
-            raise refuse(f"`{op.name}` reads a table of positions in a way that has no decode step", flat.node.span)
-
-    def between(self, flat: FlatNode, i: int, value: Value) -> int:
-        """How many axes a reader has between that of batch and those of a table."""
-        assert isinstance(flat, FlatOp)
-        leading, output = flat.node.op.leading(flat.node, i) or 0, flat.outputs[0]
-        if output in self.plan.positional:  # it has an axis of batch more than the plan says, as its readers have
-            more = {self.between(n, j, output) for n, j in self.readers.get(output, ())}
-            return max(more, default=0) + output.rank - (value.rank - leading)
-        return output.rank - 1 - (value.rank - leading)
+    # --- what the first step computes for all ---
 
     def note_held(self, unrolled: Unrolled, found: Roles) -> None:
         """What the first step hands to all: in the block where it is made."""
-        inputs = unrolled.block.graph.inputs if unrolled is self.plan.root else ()
-        made = [v for n, r in found.role.items() if r in (Role.FIRST, Role.TABLE) for v in node_outputs(n)]
-        for value in (*inputs, *made):
-            flat = unrolled.values.get(value)
-            if flat is None:
-                continue
-            if flat in self.crossing and flat not in self.positional:
-                found.held.append(value)
-            elif flat in self.positional:
-                self.note_table(value, flat, found)
-
-    def note_table(self, value: Value, flat: Value, found: Roles) -> None:
-        """A table is held if more than other tables read it: at the new positions, or at those of keys."""
-        axes = [a for a, d in enumerate(flat.shape) if has(d, self.plan.time)]
-        moving = [(n, i) for n, i in self.readers.get(flat, ()) if not self.is_placed(n)]
-        pairs = [n for n, _ in self.readers.get(flat, ()) if self.is_placed(n) and self.flat_role(n) is Role.PAIRS]
-        name = f" `{value.name}`" if value.name else ""
-        if moving and pairs:
-            raise refuse(f"the table{name} is read at the new positions and at those of keys")
-        if pairs:
-            found.whole.add(value)
-        elif moving and axes:
-            between = {self.between(n, i, flat) for n, i in moving}
-            if len(between) > 1:
-                raise refuse(f"the table{name} is read by tensors of different numbers of axes")
-            found.rows[value] = (axes[0], between.pop())
-        if moving or pairs:
-            found.held.append(value)
-
-    def is_placed(self, node: FlatNode) -> bool:
-        return any(v in self.positional for v in node.outputs)
+        inputs = unrolled.block.graph.inputs if unrolled is self.reading.root else ()
+        made = [v for n, r in found.role.items() if r is Role.FIRST for v in node_outputs(n)]
+        found.held += [v for v in (*inputs, *made) if unrolled.values.get(v) in self.reading.crossing]

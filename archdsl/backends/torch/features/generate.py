@@ -9,6 +9,7 @@ from archdsl.backends.torch.classes import Classes, ClassGroup
 from archdsl.backends.torch.features import Extras, Section
 from archdsl.backends.torch.features.decode_schedule import Assigner, Roles, windows
 from archdsl.backends.torch.features.merge import merged
+from archdsl.backends.torch.features.reading import Reading
 from archdsl.backends.torch.features.steps import StepLowering
 from archdsl.backends.torch.helpers import members
 from archdsl.backends.torch.lower import Lowered, cache_name, method_name
@@ -16,7 +17,6 @@ from archdsl.backends.torch.python import local_name
 from archdsl.backends.torch.tree import nodes, trees
 from archdsl.ir.dims import Num, free_names
 from archdsl.ir.graph import Block, OpNode, Value
-from archdsl.passes.decode import plan
 
 
 def stream(inputs: str, step: str, cache: str, prefill: str, first: str, together: bool, on_cpu: bool) -> str:
@@ -118,7 +118,7 @@ class Generate(Section):
         """`together`: several devices may go step by step together; `on_cpu`: the file has fast paths for a CPU."""
         super().__init__(classes)
         self.together, self.on_cpu = together, on_cpu
-        self.plan = plan(classes.model)
+        self.reading = Reading(classes.model)
         self.written: dict[ClassGroup | None, dict[object, tuple[str, StepLowering]]] = {}
         self.partly: set[OpNode] = set()
         """Attention that has a window in some blocks of its class, and in others sees all positions."""
@@ -131,7 +131,7 @@ class Generate(Section):
         return [name for window in windows(block).values() if window is not None for name in free_names(window.expr)]
 
     def settle(self) -> None:
-        roles = Assigner(self.plan).root()
+        roles = Assigner(self.reading).root()
         groups = self.classes.groups
         seen = {g: [*zip(*(windows(b).values() for b in g.members), strict=True)] for g in groups}
         self._alike(roles, seen)
@@ -191,7 +191,7 @@ class Generate(Section):
 
     def merge(self) -> None:
         (signature, (_, lowering)), *_ = self.written[None].items()
-        inputs = {v for _, v in self.plan.model.inputs}
+        inputs = {v for _, v in self.reading.model.inputs}
         once = any(p.target in inputs for p in lowering.optional)  # what the first step alone takes
         if not once and self._merge(None, self.classes.root, lowering):
             self.written[None][signature] = "forward", lowering
@@ -232,8 +232,8 @@ class Generate(Section):
     def tokens(self) -> Value | None:
         """The model's input of tokens, if it has one, gives logits for each of them, and takes nothing else step by
         step."""
-        moving = self.plan.taken
-        logits = self.plan.step.outputs[0]
+        moving = self.reading.taken
+        logits = self.reading.output
         fits = len(moving) == 1 and moving[0].dtype == "token" and moving[0].rank == 2 and logits.rank == 3
         return moving[0] if fits else None
 
@@ -244,14 +244,14 @@ class Generate(Section):
         merged = self.classes.merged.get(None)
         method = lowering.lowered.method if merged is None else merged.method
         cache = cache_name(method)
-        inputs = {v: n for n, v in self.plan.model.inputs}
+        inputs = {v: n for n, v in self.reading.model.inputs}
         others = [local_name(inputs[p.target]) for p in lowering.optional if p.target in inputs]
         own = words_of(stream("", "step", "cache", row_by_row(""), "", self.together, self.on_cpu))
         here = {n: f"{n}_" if n in own else n for n in others}
         more = "".join(f"\n    {n}: Tensor," for n in here.values())
         given = "".join(f", {n}={m}" for n, m in here.items())
-        prefill = row_by_row(given) if self.plan.carries else at_once(given, lowering.narrows)
-        first = "[0]" if len(self.plan.results) > 1 else ""
+        prefill = row_by_row(given) if self.reading.carries else at_once(given, lowering.narrows)
+        first = "[0]" if len(self.reading.results) > 1 else ""
         return [stream(more, step, cache, prefill, first, self.together, self.on_cpu)]
 
 

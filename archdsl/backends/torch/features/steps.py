@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within
-from archdsl.backends.torch.features.pairs import refuse
+from archdsl.backends.torch.features.reading import Reading, refuse
 from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Modules, Parameter, cache_name, context_type
 from archdsl.backends.torch.program import Bind, Check, Conditional, Do, Step, Suite, absent
 from archdsl.backends.torch.scope import TorchNodeScope
@@ -38,7 +38,6 @@ from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
 from archdsl.ir.walk import block_tensors, every_node
 from archdsl.passes.dce import live
-from archdsl.passes.decode import DecodePlan
 from archdsl.passes.forms import ALL, NEW, has, is_time
 
 if TYPE_CHECKING:
@@ -71,10 +70,10 @@ class StepScope(TorchNodeScope):
         return self.lowering.positions(found if offset is None else self.py("{x} + {offset}", x=found, offset=offset))
 
     def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[Tree, Tree] | None:
-        plan, state = self.lowering.plan, self.lowering.state
-        if not has(queries, plan.time) and not has(keys, plan.time):
+        time, state = self.lowering.reading.time, self.lowering.state
+        if not has(queries, time) and not has(keys, time):
             return None
-        if not (is_time(queries, plan.time) or queries.value == 1) or not is_time(keys, plan.time):
+        if not (is_time(queries, time) or queries.value == 1) or not is_time(keys, time):
             raise refuse(f"a decode step has no pairs of {queries} queries and {keys} keys")
         form = self.lowering.form.get(self.node)
         if form is not None:
@@ -94,16 +93,14 @@ class StepScope(TorchNodeScope):
         state, value = self.lowering.state, self.node.inputs[i]
         if isinstance(value, Value) and not self.lowering.of_time(value):  # of an encoder's sequence
             return super().input(i)
-        if value in self.lowering.roles.whole:
-            return py("{x}[{s}.positions]", x=super().input(i), s=state)
         if not self._at_all_positions(i):
             return super().input(i)
+        if (self.lowering.declared.get(self.node, self.node), i) in self.lowering.roles.at_keys:
+            return py("{x}[{s}.positions]", x=self.input(i), s=state)
         return py("{s}.newest({x})", s=state, x=super().input(i))
 
     def input(self, i: int) -> Tree:
         roles = self.lowering.roles
-        if self.node.inputs[i] in roles.whole:
-            return py("{x}[: {s}.end]", x=super().input(i), s=self.lowering.state)
         key = self.lowering.declared.get(self.node, self.node), i
         if key in roles.at_keys:
             return self.lowering.read(self.lowering.in_form(self.node.inputs[i], ALL))
@@ -155,13 +152,13 @@ class StepLowering(Lowering):
 
     def __init__(self, section: Generate, forward: Lowered, kinds: Sequence[Kind], roles: Roles, name: str) -> None:
         graph = roles.block.graph
-        if roles.block is section.plan.model.block:
+        if roles.block is section.reading.model.block:
             results = [v for v in graph.outputs if v is not None]
-            graph = Graph(graph.inputs, graph.nodes, tuple(results[i] for i in section.plan.results))
+            graph = Graph(graph.inputs, graph.nodes, tuple(results[i] for i in section.reading.results))
         super().__init__(section.classes, replace(roles.block, graph=graph), kinds)
         self.lowered.method.name, self.lowered.method.block = name, roles.block
-        if roles.block is section.plan.model.block and len(graph.outputs) < len(results):
-            numbers = ", ".join(str(i + 1) for i in section.plan.results)
+        if roles.block is section.reading.model.block and len(graph.outputs) < len(results):
+            numbers = ", ".join(str(i + 1) for i in section.reading.results)
             self.lowered.method.doc = (
                 f"Give, of what `forward` gives, all that has a step: {numbers} of {len(results)}."
             )
@@ -173,7 +170,7 @@ class StepLowering(Lowering):
         self.aliases |= {v: lift(None) for v in unread if v in idle}
         self.unmasked = absent(forward.method.steps)
         self.section = section
-        self.plan: DecodePlan = section.plan
+        self.reading: Reading = section.reading
         self.roles = roles
         self.states = Variable("cache", state=True)
         self.state = Read(self.states)
@@ -189,7 +186,7 @@ class StepLowering(Lowering):
         """What is one value in `forward`, and has another form here."""
         self.narrows = False
         """Whether the model's step can be asked for one place of each row."""
-        self.root = roles.block is section.plan.model.block
+        self.root = roles.block is section.reading.model.block
         self.modules = Modules(self)
         self.modules.names = {*forward.modules.names}
         self.modules.instances = {*forward.modules.instances}
@@ -235,9 +232,9 @@ class StepLowering(Lowering):
             found.append((None, Parameter(self.ends, "Tensor")))
         found += masks
         if self.root:
-            moving = {*self.plan.taken}
+            moving = {*self.reading.taken}
             for value in block.graph.inputs:
-                if value.dtype == "padding" and value in self.plan.step.inputs and self.of_time(value):
+                if value.dtype == "padding" and value in self.reading.moving and self.of_time(value):
                     self.aliases[value] = py("{s}.real", s=self.state)
             late = [(v, p) for v, p in found if v is not None and v not in moving]
             found = [(v, p) for v, p in found if v is None or v in moving]
@@ -256,11 +253,11 @@ class StepLowering(Lowering):
         """Inputs that are there in every step: what the first alone reads is None in the others."""
         role, inputs = self.roles.role, self.block.graph.inputs
         later = [n for n in nodes_within(self.block.graph) if role.get(n) not in (None, Role.FIRST, Role.NOTHING)]
-        read = {*self.plan.taken} if self.root else {v for n in later for v in reads(n)} - {*self.roles.held}
+        read = {*self.reading.taken} if self.root else {v for n in later for v in reads(n)} - {*self.roles.held}
         return [v for v in inputs if v in read]
 
     def of_time(self, value: Value) -> bool:
-        return any(has(d, self.plan.time) for d in value.shape)
+        return any(has(d, self.reading.time) for d in value.shape)
 
     def graph(self, graph: Graph) -> None:
         role = self.roles.role
@@ -272,10 +269,10 @@ class StepLowering(Lowering):
             first = self.lowered.method.parameters[0].target
             self.put(Do(py("{s}.begin({x})", s=self.state, x=Read(first))))
             for value in graph.inputs:
-                if value in self.plan.caches:
-                    kept = self.keeping([Read(value)], self.plan.caches[value].axis, value.rank)
+                if value in self.reading.caches:
+                    kept = self.keeping([Read(value)], self.reading.caches[value], value.rank)
                     self.put(taken((value,), kept))
-        early = [n for n in graph.nodes if role[n] in (Role.FIRST, Role.TABLE)]
+        early = [n for n in graph.nodes if role[n] is Role.FIRST]
         always = [n for n in graph.nodes if role[n] is Role.ALWAYS]
         read_early = {v for n in early for v in reads(n)}
         before = live(always, read_early, inputs_of=reads, outputs_of=node_outputs)
@@ -302,14 +299,14 @@ class StepLowering(Lowering):
         tail = nodes[special[-1] + 1 :]
         made = {v for n in tail for v in node_outputs(n)}
         outside = {v for n in tail for v in reads(n) if v not in made}
-        flats = self.plan.root.values if self.plan.root is not None else {}
-        moving = [v for v in outside if flats.get(v) in self.plan.forms]
-        fits = len(moving) == 1 and moving[0].rank == 3 and has(moving[0].shape[1], self.plan.time)
+        flats = self.reading.root.values
+        moving = [v for v in outside if flats.get(v) in self.reading.moving]
+        fits = len(moving) == 1 and moving[0].rank == 3 and has(moving[0].shape[1], self.reading.time)
         fits = fits and not any(self.of_time(v) for v in outside if v not in moving)  # tables of positions
         fits = fits and not any(n in self.roles.at_positions or n in self.roles.forms for n in tail)
         inner = [n for n in every_node(replace(graph, nodes=tuple(tail))) if isinstance(n, OpNode)]
         spelled = static.numbers_of([(n.options, n.inputs) for n in inner])
-        fits = fits and not any(has(d, self.plan.time) for d in spelled)  # as `unflatten` spells its sizes
+        fits = fits and not any(has(d, self.reading.time) for d in spelled)  # as `unflatten` spells its sizes
         return (nodes[special[-1]], moving[0]) if fits and graph.outputs[0] in made else (None, None)
 
     def is_special(self, node: IrNode) -> bool:
@@ -365,29 +362,10 @@ class StepLowering(Lowering):
             self.fetch(held)
 
     def fetch(self, held: Sequence[Value]) -> None:
-        """Read what is held; of tables, the rows of the new positions."""
-        variables = [Variable(v.name or self.lowered.method.hints.get(v, "h")) for v in held]
-        found = py("{s}.stored()", s=self.state)
-        if len(held) == 1:
-            self.put(Bind((variables[0],), self.picked(held[0], py("{x}[0]", x=found)), nested=False))
-        else:
-            self.put(Bind(tuple(variables), found, nested=False))
-            for i, value in enumerate(held):
-                if value in self.roles.rows:
-                    picked = Variable(variables[i].hint)
-                    self.put(Bind((picked,), self.picked(value, Read(variables[i])), nested=False))
-                    variables[i] = picked
+        """Read what is held."""
+        variables = tuple(Variable(v.name or self.lowered.method.hints.get(v, "h")) for v in held)
+        self.put(taken(variables, py("{s}.stored()", s=self.state)))
         self.aliases |= dict(zip(held, map(Read, variables), strict=True))
-
-    def picked(self, value: Value, tree: Tree) -> Tree:
-        """The rows of a table at the new positions: [batch, …, new, …]."""
-        if value not in self.roles.rows:
-            return tree
-        axis, between = self.roles.rows[value]
-        positions = py("{s}.positions", s=self.state)
-        if between:
-            positions = py(f"{{x}}[:{', None' * between}]", x=positions)
-        return py(f"{{x}}[{':, ' * axis}{{positions}}]", x=tree, positions=positions)
 
     def passing(self, made: set[Value], nodes: Sequence[IrNode], graph: Graph) -> list[Value]:
         """What the first step computes and hands to what keeps of it what it needs."""
@@ -417,9 +395,9 @@ class StepLowering(Lowering):
         value = self.block.axes.get(name)
         value = self.block.hypers.get(name) if value is None else value
         if isinstance(value, Num):
-            return is_time(value, self.plan.time)
+            return is_time(value, self.reading.time)
         sizes = (d for v in block_tensors(self.block) for d in v.shape)
-        return any(isinstance(d.expr, Var) and d.expr.name == name and is_time(d, self.plan.time) for d in sizes)
+        return any(isinstance(d.expr, Var) and d.expr.name == name and is_time(d, self.reading.time) for d in sizes)
 
     # --- nodes ---
 
@@ -504,7 +482,7 @@ class StepLowering(Lowering):
         if own != ALL and (value, ALL) not in self.formed:
             name = value.name or "a tensor"
             raise refuse(f"`{name}`, made of pairs of positions, is both handed on and changed", value.span)
-        axis = next(a for a, d in enumerate(value.shape) if has(d, self.plan.time))
+        axis = next(a for a, d in enumerate(value.shape) if has(d, self.reading.time))
         every, found = self.read(self.formed.get((value, ALL), value)), self.twin(value)
         self.aliases[found] = py(f"{{x}}[{':, ' * axis}{{at}}]", x=every, at=self.of_form(form))
         return found
@@ -524,12 +502,16 @@ class StepLowering(Lowering):
     def by_row(self, value: Value) -> None:
         """Cut the axis of new positions into that of batch, in front, and theirs."""
         axis, between = self.roles.rows[value]
-        new = self.read(self.in_form(value, NEW))
+        if axis == 0 and (value, NEW) not in self.formed and self.roles.own_form.get(value) != NEW:
+            every = self.read(self.formed.get((value, ALL), value))
+            tree = py("{x}[{s}.positions]", x=every, s=self.state)
+        else:
+            new = self.read(self.in_form(value, NEW))
+            tree = py("{s}.by_row({x}, {*axis})", s=self.state, x=new, axis=[axis] * bool(axis))
         for (other, form), made in self.formed.items():
             if other is made is value:  # whose name is that of its rows from here on
                 self.formed[value, form] = self.twin(value)
                 self.aliases[self.formed[value, form]] = self.read(value)
-        tree = py("{s}.by_row({x}, {*axis})", s=self.state, x=new, axis=[axis] * bool(axis))
         if between:  # or it has axes of size 1 in front that no reader has more
             tree = py(f"{{x}}[:{', None' * between or ', 0' * -between}]", x=tree)
         found = Variable(value.name or self.lowered.method.hints.get(value, "h"))

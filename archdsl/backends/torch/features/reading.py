@@ -1,0 +1,126 @@
+"""What a step of decoding says of each node of the unrolled model: the lowering of a step goes by these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from archdsl.diagnostics import ArchError, error
+from archdsl.diagnostics.source import Span
+from archdsl.ir.graph import AppendNode, CallNode, Model, NewestNode, Node, Value
+from archdsl.ir.static import numbers_of
+from archdsl.passes.flat_step import FlatStep, Latent, unroll_step
+from archdsl.passes.flatten import FlatForm, FlatNode, FlatOp, FlatParam, Unrolled, unroll
+from archdsl.passes.forms import ALL, NEW, has
+from archdsl.passes.step import stepped
+
+
+class Reading:
+    """Reads a step by the nodes and tensors of the whole model, unrolled."""
+
+    def __init__(self, model: Model) -> None:
+        """Raises ArchError E0504 where the model's output depends on later positions, or an op has no step."""
+        self.model = model
+        self.step: FlatStep = unroll_step(stepped(model))
+        self.time = self.step.of.time
+        flat, self.root = unroll(model)
+        self.whole = dict(_pairs(self.step.root, self.root, self.step.of.origins))
+        """Of each node of the step the model's."""
+        own = dict(model.inputs)
+        self.values = {v: own[n] for n, v in self.step.of.model.inputs}
+        """Of each tensor of the step the model's."""
+        self.values |= {a: b for n, o in self.whole.items() for a, b in zip(n.outputs, o.outputs, strict=True)}
+        for node in self.step.step.nodes:
+            if isinstance(node, FlatForm):
+                self.values[node.output] = self.values[node.value]
+        self.copies: dict[FlatNode, list[FlatNode]] = {}
+        """Of each node of the model those of the step: what is made of positions alone may stand there in two forms."""
+        for node in self.step.step.nodes:
+            if not isinstance(node, FlatForm):
+                self.copies.setdefault(self.whole[node], []).append(node)
+        self.nodes = [n for n in flat.nodes if n in self.copies]
+        self.before = {self.whole[n] for n in self.step.before.nodes if not isinstance(n, FlatForm)}
+        self.output = flat.outputs[0]
+        self.results = self.step.of.results
+        """Which outputs of the model a step gives."""
+        self.crossing = {self.values[v] for v in self.step.before.outputs}
+        self.taken = [self.values[v] for v in self.step.taken]
+        self.makers = {v: n for n in self.nodes for v in n.outputs}
+        self.readers: dict[Value, list[tuple[FlatNode, int]]] = {}
+        for node in self.nodes:
+            for i, v in enumerate(node.inputs):
+                if isinstance(v, Value):
+                    self.readers.setdefault(v, []).append((node, i))
+        self.positional = {self.values[v] for v in self.step.positional}
+        self.moving = {self.values[v] for v in (*self.step.moving, *self.step.step.inputs)}
+        self.caches: dict[Value, int] = {}
+        """Tensors of which all positions are kept: the axis of these."""
+        self.carries: set[FlatNode] = set()
+        """Recurrences."""
+        for kept in self.step.kept:
+            if isinstance(kept.node, FlatForm):
+                self.caches[self.values[kept.node.output]] = kept.axis
+            else:
+                self.carries.add(self.whole[kept.node])
+        self.latents: Mapping[FlatNode, Latent] = {self.whole[n]: latent for n, latent in self.step.latents.items()}
+
+    def reads_all(self, node: FlatNode, i: int) -> bool:
+        """Whether a node that depends on the sequence reads all positions of an input; keys and values that are
+        projections of what is kept are told apart."""
+        return any(
+            self.step.of_all(v)
+            for copy in self.copies.get(node, ())
+            if copy not in self.step.chain and isinstance(v := copy.inputs[i], Value)
+            if any(o in self.step.moving for o in copy.outputs)
+        )
+
+    def reads_beside(self) -> bool:
+        """Whether each step computes a tensor that depends on the sequence for all positions along two axes."""
+        return any(
+            len(self.step.of_all(v)) == 2 for n in self.step.step.nodes for v in n.outputs if v in self.step.moving
+        )
+
+    def is_given_all(self, node: FlatNode) -> bool:
+        """Whether an op that depends on the sequence is given the number of all positions so far."""
+        ops = (c for c in self.copies.get(node, ()) if isinstance(c, FlatOp) and c not in self.step.chain)
+        ops = (c for c in ops if any(o in self.step.moving for o in c.outputs))
+        return any(has(n, self.step.of.all) for c in ops for n in numbers_of(c.node.options))
+
+    def form(self, copy: FlatNode, i: int) -> tuple[str, ...]:
+        """The forms of the axes of time of an input of a node of the step."""
+        value = copy.inputs[i]
+        assert isinstance(value, Value)
+        of = self.step.of
+        return tuple(NEW if has(d, of.new) else ALL for d in value.shape if of.has(d))
+
+    def is_new(self, copy: FlatNode) -> bool:
+        """Whether a node of the step makes new positions."""
+        return any(map(self.step.is_new, copy.outputs))
+
+    def spreads(self, node: FlatNode) -> bool:
+        """Whether an op does nothing but expand the first axis of a tensor of positions from 1 to the batch."""
+        return any(isinstance(c, FlatOp) and self.step.spreads(c) for c in self.copies.get(node, ()))
+
+
+def refuse(message: str, span: Span | None = None) -> ArchError:
+    help_ = "compile it without `generate`; `--to onnx --decode` may take it step by step"
+    return error("E0504", message, span, help=help_)
+
+
+def misread(node: FlatNode) -> ArchError:
+    return refuse("this op reads pairs of positions in a way that has no decode step", span_of(node))
+
+
+def span_of(node: FlatNode) -> Span | None:
+    return node.weight.node.span if isinstance(node, FlatParam) else node.node.span
+
+
+def _pairs(step: Unrolled, whole: Unrolled, origins: Mapping[Node, Node]) -> Iterator[tuple[FlatNode, FlatNode]]:
+    """Each node of an unrolled step with that of the unrolled model."""
+    for node, flats in step.nodes.items():
+        if not isinstance(node, AppendNode | NewestNode):
+            yield from zip(flats, whole.nodes[origins.get(node, node)], strict=True)
+    for node, calls in step.calls.items():
+        origin = origins.get(node, node)
+        assert isinstance(origin, CallNode)
+        for one, other in zip(calls, whole.calls[origin], strict=True):
+            yield from _pairs(one, other, origins)
