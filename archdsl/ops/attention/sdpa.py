@@ -263,7 +263,8 @@ class SDPA(Primitive):
         if few and rank == 4 and softcap is None and not e.has(5):
             more = scaled | ({"causal": False} if mask is None else {})
             return e.py("attend({*masked}, {**more})", masked=masked, more=more)
-        drops = dropout.value != 0 and e.trains
+        alike = mask is not None and e.causal(mask) is None  # then a step attends as `forward` does
+        drops = dropout.value != 0 and (e.trains or alike)
         rate = e.py("{dropout} if self.training else 0", dropout=dropout) if drops else None
         if softcap is not None or e.has(5):
             more = scaled | ({} if softcap is None else {"softcap": softcap})
