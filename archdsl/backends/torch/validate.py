@@ -321,11 +321,15 @@ class Evaluator:
         return self.term("compare", kinds, *found)
 
     def on_boolop(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
-        values = [self.eval(v, env) for v in x.fields[1]]
-        decisive = x.fields[0].kind == "Or"  # one that is so decides
-        if any(v is decisive for v in values) or all(isinstance(v, bool) for v in values):
-            return decisive in values
-        return self.term("BoolOp", x.fields[0].kind, *values)
+        decisive = x.fields[0].kind == "Or"  # one that is so decides, and those behind it are not asked
+        values = []
+        for i, operand in enumerate(x.fields[1], start=1):
+            value = self.eval(operand, env)
+            if value is decisive:
+                return decisive
+            if value is not (not decisive) or i == len(x.fields[1]):
+                values.append(value)
+        return values[0] if len(values) == 1 else self.term("BoolOp", x.fields[0].kind, *values)
 
     def on_ifexp(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         test, a, b = x.fields

@@ -258,6 +258,11 @@ class _Merge:
             return [self.of_plain(s) for s in plain]
         if not plain and not step:
             return []
+        if (once := self.once(plain, step)) is not None:
+            count = len(once.then.steps) - 1  # then what is left for all is read
+            self.bound |= {*once.outputs}
+            rest = self.either(plain[count:], step[1:], plain_left, left)
+            return None if rest is None else [once, *rest]
         read, later = all_read(left, self.ends[1]), all_read(plain_left)
         outputs = [t for t in bound_within(step) if t in read]
         ours = {*bound_within(plain)}
@@ -284,6 +289,24 @@ class _Merge:
         if not plain:
             return [Conditional(py("{c} is not None", c=self.cache), otherwise, then, tuple(outputs))]
         return [Conditional(py("{c} is None", c=self.cache), then, otherwise, tuple(outputs))]
+
+    def once(self, plain: Sequence[Step], step: Sequence[Step]) -> Conditional | None:
+        """What the plain method does, and the first step as well, which keeps it for all others."""
+        first = step[0] if step else None
+        if not isinstance(first, Conditional) or first.test != py("{c}.first", c=self.cache):
+            return None
+        *inner, keeps = first.then.steps
+        own = plain[: len(inner)]
+        if not first.otherwise.steps or self.steps_key(own, 0) != self.steps_key(inner, 1):
+            return None
+        results = tuple(Read(self.source[t]) for t in first.outputs if t in self.source)
+        if len(results) < len(first.outputs) or not {r.value for r in results} <= {*bound_within(own)}:
+            return None
+        self.shared += len(inner)
+        nothing = Suite((), (), ())
+        kept = Conditional(py("{c} is not None", c=self.cache), Suite((), (keeps,), ()), nothing, ())
+        then = Suite((), (*(self.of_plain(s, bound_within(own)) for s in own), kept), results)
+        return replace(first, test=py("{c} is None or {c}.first", c=self.cache), then=then)
 
     def asks(self, s: Step) -> bool:
         """Whether a statement does nothing unless something is given that may be left out."""

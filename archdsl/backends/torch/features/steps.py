@@ -353,19 +353,21 @@ class StepLowering(Lowering):
         if all(isinstance(n, CheckNode) for n in nodes) and not held:  # which may be asked again
             self.steps += inner
             return
-        results = tuple(Variable(v.name or self.lowered.method.hints.get(v, "h")) for v in passing)
-        nothing = Suite((), (), tuple(lift(None) for _ in passing))
-        then = Suite((), inner, tuple(self.read(v) for v in passing))
-        self.put(Conditional(py("{s}.first", s=self.state), then, nothing, results))
-        self.aliases |= dict(zip(passing, map(Read, results), strict=True))
-        if held:
-            self.fetch(held)
+        values = [*held, *passing]
+        self.put(self.at_first(inner, [self.read(v) for v in values], values, len(held)))
 
-    def fetch(self, held: Sequence[Value]) -> None:
-        """Read what is held."""
-        variables = tuple(Variable(v.name or self.lowered.method.hints.get(v, "h")) for v in held)
-        self.put(taken(variables, py("{s}.stored()", s=self.state)))
-        self.aliases |= dict(zip(held, map(Read, variables), strict=True))
+    def at_first(
+        self, steps: Sequence[Step], made: Sequence[Tree], values: Sequence[Value], held: int, note: str = ""
+    ) -> Step:
+        """What the first step computes. Of what it makes the first `held` are read in all others, which have the rest
+        as None."""
+        names = [v.name or self.lowered.method.hints.get(v, "h") for v in values]
+        results, again = (tuple(map(Variable, names)) for _ in range(2))
+        later = [taken(again[:held], py("{s}.stored()", s=self.state))] if held else []
+        ends = [*map(Read, again[:held]), *(lift(None) for _ in again[held:])]
+        self.aliases |= dict(zip(values, map(Read, results), strict=True))
+        test, then = py("{s}.first", s=self.state), Suite((), tuple(steps), tuple(made))
+        return Conditional(test, then, Suite((), tuple(later), tuple(ends)), results, note)
 
     def passing(self, made: set[Value], nodes: Sequence[IrNode], graph: Graph) -> list[Value]:
         """What the first step computes and hands to what keeps of it what it needs."""
@@ -588,14 +590,14 @@ class StepLowering(Lowering):
         for step in chain:
             super().op(step, graph)
         maps = [v for v in node.inputs[1:3] if isinstance(v, Value)]
-        self.put(Do(py("{s}.store({*xs})", s=self.state, xs=[self.read(v) for v in maps])))
+        made = [self.read(v) for v in maps]
+        self.put(Do(py("{s}.store({*xs})", s=self.state, xs=made)))
         inner = tuple(self.steps)
         self.steps, self.locals, self.aliases = around, known, aliases
         note = "the maps of keys and values: what is made of the rows of an identity matrix"
-        self.put(Conditional(py("{s}.first", s=self.state), Suite((), inner, ()), Suite((), (), ()), (), note))
-        held = [Variable(v.name or hints.get(v, "h")) for v in maps]
-        self.put(taken(tuple(held), py("{s}.stored()", s=self.state)))
-        tree = node.op.torch_absorbed(node, scope, Read(rows), Read(held[0]), Read(held[1]))
+        self.put(self.at_first(inner, made, maps, len(maps), note))
+        keys, values = map(self.read, maps)
+        tree = node.op.torch_absorbed(node, scope, Read(rows), keys, values)
         self.put(Bind((node.outputs[0],), tree, nested=False, note=self.note(node.outputs[0], node)))
 
     def named(self, value: Value) -> Tree:

@@ -47,9 +47,10 @@ class Cache:
     def store(self, *tensors: Tensor) -> None:
         """Keep tensors that the first step has computed."""
         self.entries.append([*tensors])
+        self.cursor += 1
 
     def stored(self) -> list[Tensor]:
-        """Return the next tensors that the first step has computed."""
+        """Return the next tensors that the first step has kept."""
         self.cursor += 1
         return self.entries[self.cursor - 1]
 
