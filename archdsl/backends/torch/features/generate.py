@@ -178,13 +178,11 @@ class Generate(Section):
         return name
 
     def _merge(self, group: ClassGroup | None, plain: Lowered, lowering: StepLowering) -> bool:
-        """Whether the step of a class is its `forward` with a cache."""
-        if group in self.classes.merged or plain.before is not None:
+        """Whether the step of a class is its `forward` with a cache: not where keys and values are absorbed."""
+        if group in self.classes.merged or plain.before is not None or lowering.roles.latent:
             return False
         forward = plain.method if group is not None else self.classes.forward or plain.method
-        found = merged(
-            forward, lowering.lowered.method, {**lowering.twins, **lowering.aliases}, 4 if group is None else 2
-        )
+        found = merged(forward, lowering.lowered.method, {**lowering.twins, **lowering.aliases})
         if found is not None:
             self.classes.merged[group] = found
         return found is not None

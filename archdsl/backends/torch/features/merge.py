@@ -26,26 +26,22 @@ from archdsl.backends.torch.program import (
     bodies,
     bound_by,
     bound_within,
-    every,
 )
 from archdsl.backends.torch.tree import PyNode, Read, Variable, leaves, lift, mapped, own_trees, py
 from archdsl.ir.op import Tree
 
 
 class ApartError(Exception):
-    """The two do too little alike to be one."""
+    """The two cannot be one."""
 
 
-def merged(plain: Method, step: Method, aliases: Mapping[Target, Tree], apart: int) -> Merged | None:
-    """One method that does what `plain` does without a cache, and what `step` does with one; None where they have too
-    little in common: more than `apart` statements of the step for each that both do. `aliases` says what values of the
-    plain method are in the step."""
-    merge = _Merge(plain, step, aliases)
+def merged(plain: Method, step: Method, aliases: Mapping[Target, Tree]) -> Merged | None:
+    """One method that does what `plain` does without a cache, and what `step` does with one; None where one of them
+    lacks what the other needs. `aliases` says what values of the plain method are in the step."""
     try:
-        method = merge.run()
+        return Merged(_Merge(plain, step, aliases).run(), plain, step)
     except ApartError:
         return None
-    return Merged(method, plain, step) if merge.apart <= apart * merge.shared else None
 
 
 @dataclass
@@ -76,10 +72,10 @@ class _Merge:
                 self.back[value] = tree
                 self.source.setdefault(tree.value, value)
                 self.sides[1].meaning.setdefault(tree.value, Read(value))
-        self.shared = self.apart = 0
-        """How many statements of the step are the plain method's, and how many are not."""
         self.bound = {p.target for p in step.parameters}
         """What is bound so far."""
+        self.starts: dict[Target, Tree] = {}
+        """What the plain method begins a recurrence with, where the step reads a state."""
         self.ends: tuple[Sequence[Tree], Sequence[Tree]] = ((), ())
         """What is read at the end of the statements that are merged."""
         self.absent = absent(plain.steps)
@@ -148,9 +144,11 @@ class _Merge:
             case LayerLoop():
                 shape = (s.iterations, str(s.pattern), s.outputs, s.collected, tuple(b.inputs for b in s.bodies))
                 return "repeat", own, tuple(map(str, s.counts)), shape
-            case ScanLoop():
+            case ScanLoop():  # a step may begin with a state that is kept
                 inner = self.steps_key(s.body.steps, side), self.key(s.body.outputs, side)
-                return "scan", own, inner, s.collected, s.finals
+                found = ("scan", self.key(s.sequences, side), inner, s.finals)
+                of.bind(s.collected, found)
+                return found
             case Conditional():
                 arms = tuple((self.steps_key(b.steps, side), self.key(b.outputs, side)) for b in bodies(s))
                 of.bind(s.outputs, ("branch", own, arms))
@@ -169,6 +167,10 @@ class _Merge:
         ours, theirs = self.steps_key(plain, 0), self.steps_key(step, 1)
         found: list[Step] = []
         spans = SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes()
+        for tag, i, j, k, m in spans:
+            for p, q in zip(plain[i:j], step[k:m], strict=True) if tag == "equal" else ():
+                if isinstance(p, ScanLoop) and isinstance(q, ScanLoop):
+                    self.begin(p, q)
         while spans:
             tag, i, j, k, m = spans.pop(0)
             if tag == "equal":
@@ -206,6 +208,14 @@ class _Merge:
         self.ends = around
         return tuple(found)
 
+    def begin(self, plain: ScanLoop, step: ScanLoop) -> None:
+        """Note what one recurrence begins with in both methods."""
+        for start, state in zip(plain.starts, step.starts, strict=True):
+            if self.key(start, 0) != self.key(state, 1):
+                if not isinstance(state, Read):
+                    raise ApartError
+                self.starts[state.value] = start
+
     def all_woven(self, pairs: Iterable[tuple[Step, Step]]) -> list[Step]:
         """One statement for each two that do the same."""
         found = []
@@ -216,7 +226,6 @@ class _Merge:
 
     def woven(self, a: Step, b: Step) -> Step:
         """One statement for two that do the same."""
-        self.shared += 1
         match a, b:
             case Bind(), Bind():
                 self.back |= {
@@ -232,6 +241,8 @@ class _Merge:
                     if self.key(p.outputs, 0) != self.key(q.outputs, 1):
                         raise ApartError
                 return replace(b, bodies=tuple(inner))
+            case ScanLoop(), ScanLoop():
+                self.back |= {p: Read(q) for p, q in zip(a.collected, b.collected, strict=True)}
         return b
 
     def together(self, a: Any, b: Any) -> Any:
@@ -269,6 +280,9 @@ class _Merge:
         results: list[tuple[Tree, Tree]] = []
         for target in outputs:
             value = self.source.get(target, target)
+            if target in self.starts:
+                results.append((self.starts[target], Read(target)))
+                continue
             if value in self.absent:
                 results.append((lift(None), Read(target)))
                 continue
@@ -283,10 +297,9 @@ class _Merge:
         given = all_read([self.of_plain(s, ours) for s in plain], [p for p, _ in results])
         if not given <= {*self.bound, *ours, *(t for s in plain for b in bodies(s) for t in b.inputs)}:
             return None
-        self.apart += sum(1 for _ in every(step))
         then = Suite((), tuple(self.of_plain(s, ours) for s in plain), tuple(p for p, _ in results))
         otherwise = Suite((), tuple(step), tuple(q for _, q in results))
-        if not plain:
+        if not plain and self.starts.keys().isdisjoint(outputs):
             return [Conditional(py("{c} is not None", c=self.cache), otherwise, then, tuple(outputs))]
         return [Conditional(py("{c} is None", c=self.cache), then, otherwise, tuple(outputs))]
 
@@ -302,7 +315,6 @@ class _Merge:
         results = tuple(Read(self.source[t]) for t in first.outputs if t in self.source)
         if len(results) < len(first.outputs) or not {r.value for r in results} <= {*bound_within(own)}:
             return None
-        self.shared += len(inner)
         nothing = Suite((), (), ())
         kept = Conditional(py("{c} is not None", c=self.cache), Suite((), (keeps,), ()), nothing, ())
         then = Suite((), (*(self.of_plain(s, bound_within(own)) for s in own), kept), results)
