@@ -23,7 +23,7 @@ from archdsl.ir.graph import Model, OpNode, Value
 from archdsl.ir.masks import INPUTS
 from archdsl.ir.op import Example, Primitive
 from archdsl.ops import registry
-from archdsl.passes.decode import plan
+from archdsl.passes.flat_step import unroll_step
 from archdsl.passes.forms import own_axis
 from archdsl.passes.step import stepped
 from archdsl.run.onnx import chunks_of
@@ -213,7 +213,7 @@ def test_rows_that_are_merged_otherwise_have_no_step(what: str) -> None:
     text = f"x = tokens -> embedding(30, 8)  y = {MERGED[what]}  return y -> linear(30) as head"
     model = archdsl.load(text=f"model m(tokens: token[batch, time]) {{ {text} }}", allow_noncausal=True)
     with pytest.raises(ArchError) as no:
-        plan(model)
+        stepped(model)
     assert [d.code for d in no.value.diagnostics] == ["E0504"]
 
 
@@ -241,7 +241,7 @@ def test_every_mask_in_steps() -> None:
     assert max(found.values()) < 1e-5, found
     for mask in drawn:
         with pytest.raises(ArchError, match="E0504"):
-            plan(masked(mask))
+            stepped(masked(mask))
 
 
 @pytest.mark.parametrize(
@@ -274,11 +274,11 @@ def test_numbers_that_depend_on_what_follows_are_refused(what: str, reader: str)
       return y -> linear(vocab) as head
     }}"""
     with pytest.raises(ArchError, match=f"`{reader}` (gives depends|changes)") as refused:
-        plan(archdsl.load(text=text.replace("GIVEN", "")))
+        stepped(archdsl.load(text=text.replace("GIVEN", "")))
     (problem,) = refused.value.diagnostics
     assert (problem.code, problem.span and problem.span.line) == ("E0504", 7)
     if "where" in what:
-        assert plan(archdsl.load(text=text.replace("GIVEN", "assume causal(y)")))
+        assert stepped(archdsl.load(text=text.replace("GIVEN", "assume causal(y)")))
 
 
 TOP_K = """model m(tokens: token[batch, time]) {{
@@ -293,7 +293,7 @@ def test_an_axis_that_follows_the_sequence_otherwise_has_no_step() -> None:
     with pytest.raises(
         ArchError, match=r"`topk` cannot be taken step by step: it makes an axis of min\(4, time\)"
     ) as no:
-        plan(archdsl.load(text=TOP_K.format(k="minimum(4, time)")))
+        stepped(archdsl.load(text=TOP_K.format(k="minimum(4, time)")))
     assert "with a fixed number it has a step" in no.value.diagnostics[0].help
 
 
@@ -324,7 +324,7 @@ OF_PAIRS = """model m(tokens: token[batch, time]) {{
 )  # fmt: skip
 def test_what_no_step_reads(y: str, said: str) -> None:
     with pytest.raises(ArchError, match=f"E0504.*{re.escape(said)}"):
-        plan(archdsl.load(text=OF_PAIRS.format(y)))
+        stepped(archdsl.load(text=OF_PAIRS.format(y)))
 
 
 @pytest.mark.parametrize("y", ["matmul(w, x)", "matmul(w -> cumsum(axis: 1), x)", "x * sum(w, 2, keep: true)"])
@@ -343,7 +343,7 @@ def test_no_prompt_is_shorter_than_a_model_takes(time: int, chunks: list[int]) -
 def test_a_sum_along_positions_on_the_first_axis_has_no_step() -> None:
     """It has no state there, and no step has the positions before."""
     with pytest.raises(ArchError, match=r"`cumsum` cannot be taken step by step: it reads positions beside its own"):
-        plan(positions_model("", "x -> transpose(0, 1) -> cumsum(axis: 0) -> transpose(0, 1)"))
+        stepped(positions_model("", "x -> transpose(0, 1) -> cumsum(axis: 0) -> transpose(0, 1)"))
 
 
 @pytest.mark.parametrize(
@@ -764,9 +764,9 @@ def test_keys_and_values_are_kept_in_their_narrowest_form() -> None:
           return x -> linear(vocab) as head
         }"""
     )
-    (node,) = plan(model).latents
-    caches = plan(model).caches.values()
-    assert [int(c.value.shape[-1]) for c in caches] == [6, 2]
+    step = unroll_step(stepped(model))
+    (node,) = step.latents
+    assert [int(kept.shape[-1]) for kept in step.kept] == [6, 2]
     assert isinstance(node.outputs[0], Value)
     assert max(differences(model).values()) < 1e-5
 
@@ -789,7 +789,7 @@ def test_wide_keys_and_values_are_read_in_the_form_of_what_they_are_made_of(atte
       return x -> linear(vocab) as head
     }}"""
     model = archdsl.load(text=text)
-    assert bool(plan(model).latents) == narrow
+    assert bool(unroll_step(stepped(model)).latents) == narrow
     assert max((differences(model) | torch_differences(model)).values()) < 1e-5
 
 

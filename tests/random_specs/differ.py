@@ -49,7 +49,7 @@ from archdsl.ir.dims import evaluate
 from archdsl.ir.graph import CausalNode, Model
 from archdsl.ir.text import print_model
 from archdsl.ir.weights import shape_of, weights
-from archdsl.passes.decode import plan
+from archdsl.passes.step import stepped
 from archdsl.run.load import load_source
 from archdsl.run.measure import measure
 
@@ -315,7 +315,7 @@ def onnx(model: Model, sizes: Mapping[str, int], target: str, seen: Seen) -> Non
 
 def decoding(model: Model, seen: Seen) -> None:
     try:
-        steps = plan(model)
+        steps = stepped(model)
     except ArchError as problem:
         if "E0504" not in str(problem):
             raise

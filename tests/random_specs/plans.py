@@ -32,13 +32,13 @@ from archdsl.estimates.memory import estimate
 from archdsl.ir.dims import Num, evaluate, num
 from archdsl.ir.graph import CallNode, Graph, Model, OpNode, Value, Weight
 from archdsl.ir.masks import Mask
-from archdsl.passes.decode import DecodePlan, plan
 from archdsl.passes.flat_step import decode_step
 from archdsl.passes.flatten import FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan, unroll
 from archdsl.passes.forms import NEW, Form
 from archdsl.run.load import load_source
 from archdsl.run.torch_decoder import TorchDecoder
 from random_specs.mixing import DELAYED, WIDTH, Writer
+from random_specs.reading import DecodePlan, plan
 
 TOKENS = 97
 LENGTH = 9

@@ -19,7 +19,7 @@ import archdsl
 from archdsl.dependence import causality
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model
-from archdsl.passes import decode
+from archdsl.passes.flat_step import decode_step
 from archdsl.run.measure import measure
 from torch_emit import parallel_tools as parallel
 from torch_emit.emitted import close, gradients, module, names_of, same_gradients, spec
@@ -346,7 +346,9 @@ def test_layers_computed_again_drop_the_same(checkpoint: Any) -> None:
 def test_a_step_of_decoding_drops_nothing() -> None:
     """Neither is anything kept for it: steps give what the whole text gives, in evaluation."""
     model, tokens = decoder(), text()
-    assert {c.role for c in decode.plan(model).caches.values()} == {"key", "value"}
+    step, _ = decode_step(model)
+    assert step is not None
+    assert {kept.role for kept in step.kept} == {"key", "value"}
     made = module(model, "generate").eval()
     cache = names_of(made)["Cache"](12)
     whole = made(tokens)

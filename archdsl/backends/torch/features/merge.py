@@ -146,9 +146,9 @@ class _Merge:
                 return "repeat", own, tuple(map(str, s.counts)), shape
             case ScanLoop():  # a step may begin with a state that is kept
                 inner = self.steps_key(s.body.steps, side), self.key(s.body.outputs, side)
-                found = ("scan", self.key(s.sequences, side), inner, s.finals)
-                of.bind(s.collected, found)
-                return found
+                scan = ("scan", self.key(s.sequences, side), inner, s.finals)
+                of.bind(s.collected, scan)
+                return scan
             case Conditional():
                 arms = tuple((self.steps_key(b.steps, side), self.key(b.outputs, side)) for b in bodies(s))
                 of.bind(s.outputs, ("branch", own, arms))

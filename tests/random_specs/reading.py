@@ -1,5 +1,4 @@
-"""What steps of PyTorch, and of folders for transformers, ask of each node of the unrolled model. All of it is read off
-the step (`archdsl.passes.step`)."""
+"""A step read by the nodes and tensors of the whole model, unrolled, so that it can be held against their numbers."""
 
 from __future__ import annotations
 
