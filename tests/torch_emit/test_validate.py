@@ -337,6 +337,29 @@ def test_what_is_broken_in_one_place_is_refused() -> None:
     assert min(judged[w.__name__] for w in WAYS) >= MUTANTS // 20
 
 
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("t5_small", "if cache is None or cache.first:", "if cache is None:"),
+        ("t5_small", "if cache is None or cache.first:", "if cache is None or not cache.first:"),
+        ("t5_small", "if cache is None or cache.first:", "if cache is None and cache.first:"),
+        ("t5_small", "cache.store(k, v)", "cache.store(v, k)"),
+        ("t5_small", "k, v = cache.stored()", "v, k = cache.stored()"),
+        ("hf/rwkv", "cache.set_state(top, total, high)", "cache.set_state(total, top, high)"),
+        ("hf/rwkv", "high = k.new_full", "high = 2 * k.new_full"),
+        ("hf/rwkv", "if cache is None:\n            top", "if cache is not None:\n            top"),
+    ],
+)
+def test_each_way_through_a_forward_with_a_cache_is_judged(name: str, right: str, wrong: str) -> None:
+    """Without one, in the first step, and in those behind it."""
+    file = FileWriter(archdsl.load(name), Extras(frozenset({"generate"})))
+    text = file.write()
+    validate(text, file.classes)
+    assert text.count(right) == 1
+    with pytest.raises(InvalidError):
+        validate(text.replace(right, wrong), file.classes)
+
+
 DRAWN = """
 block mix(layers: size)(x: [batch, time, width]) -> [batch, time, width] {
   param rates: [width] = log(1 + indices(width))
