@@ -1,8 +1,8 @@
 """The `step` of a class: its `forward` for the new positions of a sequence, given what was kept of those before them.
 
-It is lowered from the same graph, node by node.  What does not depend on the sequence, and tables of positions, stand
-under `if cache.first`; keys and values are appended to caches; recurrences begin where they ended.  A `Cache` holds all
-that is kept, in the order in which a step comes to it.
+It is lowered from the same graph, node by node.  What does not depend on the sequence stands under `if cache.first`;
+keys and values are appended to caches; recurrences begin where they ended.  A `Cache` holds all that is kept, in the
+order in which a step comes to it.
 """
 
 from __future__ import annotations
@@ -626,6 +626,9 @@ class StepLowering(Lowering):
         made, after = node.op.torch_step(node, scope, [Read(p) for p in past])
         several = [made] if isinstance(made, Tree) else list(made)
         for output, tree in zip(node.outputs, several, strict=False):  # before its states are overwritten
+            if isinstance(tree, Read) and isinstance(tree.value, Variable) and not output.name:
+                self.aliases[output] = tree  # it has a name already
+                continue
             self.put(Bind((output,), tree, nested=False, always=True, note=self.note(output, node)))
         self.put(Do(py("{s}.set_state({*xs})", s=self.state, xs=list(after))))
 
