@@ -82,7 +82,7 @@ def teacher_forced(setting: Setting, name: str, compiled: bool = False) -> Figur
     step: Stepped | None = None
     with suppress(ArchError):
         step = stepped(model)
-        along = Sequences(model, step.time).moving  # where steps follow, no position is padding
+        along = Sequences(step).moving  # where steps follow, no position is padding
         inputs = {n: torch.ones_like(x) if n in along and x.dtype == torch.bool else x for n, x in inputs.items()}
     here, there = moved(inputs, setting.device, torch.bfloat16), moved(inputs, "cpu", exact_type(name))
     share = NEAREST if has_experts(model) else 1.0
@@ -107,7 +107,7 @@ def teacher_forced(setting: Setting, name: str, compiled: bool = False) -> Figur
             chunks = [time - 8, *[1] * 8]
             if not compiled:
                 for what, static in (("steps", False), ("static", True)):
-                    compare(what, decoder.run(here, chunks, static=static), whole)
+                    compare(what, decoder.run(here, chunks, static=static)[0], whole)
                 more["waits"] = waits(setting, lambda: decoder.run(here, chunks, static=True))
             if decoder.streams:
                 prompt, after = inputs[ids].split([time - 8, 8], 1)

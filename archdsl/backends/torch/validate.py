@@ -336,7 +336,15 @@ class Evaluator:
         known = self.eval(test, env)
         if isinstance(known, bool):
             return self.eval(a if known else b, env)
-        one, other = self.eval(a, env), self.eval(b, env)
+        around, arms, ends = self.effects, [], []
+        for arm in (a, b):
+            self.effects = []
+            ends.append(self.eval(arm, env))
+            arms.append(tuple(self.effects))
+        self.effects = around
+        if any(arms):
+            self.effects.append(("if", known, *arms))
+        one, other = ends
         return one if one == other else self.term("choice", known, one, other)
 
     def on_call(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
