@@ -147,6 +147,13 @@ class Unrolled(Entity):
     values: dict[Value, Value] = field(default_factory=dict)
     """The block's values in the flat graph; of those in a loop, the last iteration's."""
 
+    def homes(self) -> Iterator[tuple[FlatNode, Unrolled]]:
+        """Yield each node, those of inner calls too, with the call of a block in which it stands."""
+        yield from ((flat, self) for flats in self.nodes.values() for flat in flats)
+        for calls in self.calls.values():
+            for call in calls:
+                yield from call.homes()
+
 
 def flatten(model: Model) -> FlatGraph:
     """The model's graph for inference (the branch of `if training` that is not training, no losses), unrolled, without

@@ -3,7 +3,7 @@ inputs so that its results have theirs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -14,7 +14,7 @@ from archdsl.frozen import Frozen
 from archdsl.ir.dims import Num, Poly, Symbol
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import OpNode, Value
-from archdsl.ir.op import At, Reads, State
+from archdsl.ir.op import At, Reads, State, same
 from archdsl.ir.static import numbers_of
 
 NEW, ALL, FIXED = "new", "all", ""
@@ -260,6 +260,28 @@ def reads_numbers(node: OpNode, i: int) -> bool:
     shape, reads = node.tensor(i).shape, node.op.reads(node)[i]
     fixed = all(isinstance(r, At) and not r.axes and not r.also for r in reads)
     return not (fixed and reads and any(d.value != 1 for d in shape))
+
+
+def takes_any_positions(node: OpNode, timed: Mapping[int, Sequence[int]]) -> bool:
+    """Whether an op makes something of positions whatever their shape, also where each row has its own. `timed` are its
+    inputs that are made of positions, with their axes of time."""
+    op, reads = node.op, node.op.reads(node)
+    if any(reads[i][axis] != same(axis) for i, axes in timed.items() for axis in axes):
+        return False
+    if not timed:
+        return op.at_positions(node)
+    if op.elementwise:
+        return all(node.tensor(i).rank == node.outputs[0].rank for i in timed)
+    return op.by_rows and not op.mixes
+
+
+def axes_between(node: OpNode, i: int, spreads: bool) -> int | None:
+    """Of an op that takes an input with one more axis of batch in front: how many axes its result has between that of
+    batch and those of the input; None of any other. `spreads` says that it does nothing but make such an axis."""
+    leading = node.op.leading(node, i)
+    if not (node.op.elementwise or leading is not None or spreads):
+        return None
+    return node.outputs[0].rank - 1 - (node.tensor(i).rank - (leading or 0))
 
 
 def own_axis(read: At | None) -> int | None:

@@ -59,7 +59,8 @@ class DecodedSequence(Entity):
         )
 
     def is_followed_by(self, output: Value) -> bool:
-        """Whether another output follows the sequence, too: [batch, …, time, …], each position as it stays."""
+        """Whether another output [batch, …, time, …] can be given at its new positions, which later tokens do not
+        change."""
         rows, axes = self.axis.value.shape[0].value, [a for a, d in enumerate(output.shape) if has(d, self.time)]
         alike = output.dtype != "padding" and len(axes) == 1 and output.shape[0].value == rows
         return (

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from archdsl.backends.torch.features.reading import Reading
 from archdsl.frozen import Entity
 from archdsl.ir import verify
-from archdsl.ir.dims import Symbol
-from archdsl.ir.graph import AppendNode, CallNode, Model, NewestNode, Node, Value
+from archdsl.ir.graph import Model, Value
 from archdsl.ir.op import State
-from archdsl.passes.flat_step import unroll_step
-from archdsl.passes.flatten import FlatForm, FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, unroll, violations
-from archdsl.passes.forms import (
-    ALL,
-    FIXED,
-    NEW,
-    Form,
-    Forms,
-    has,
-)
-from archdsl.passes.step import stepped
+from archdsl.passes.flatten import FlatForm, FlatGraph, FlatNode, FlatOp, FlatScan, unroll, violations
+from archdsl.passes.forms import ALL, FIXED, NEW, Form, has
 
 
 class CacheSpec(Entity):
@@ -54,7 +45,6 @@ class DecodePlan:
     """How a model is taken step by step."""
 
     model: Model
-    time: Symbol
     before: FlatGraph
     """What is computed once: its outputs are read in every step."""
     step: FlatGraph
@@ -68,32 +58,14 @@ class DecodePlan:
     latents: dict[FlatNode, Latent] = field(default_factory=dict)
     positional: set[Value] = field(default_factory=set)
     """Tensors made of positions alone, without an axis of the batch."""
-    spread: set[FlatNode] = field(default_factory=set)
-    """Ops that make such an axis of one of size 1: with positions counted by row it is there already."""
-    whole: set[Value] = field(default_factory=set)
-    """Tensors of which each step computes all positions along two axes."""
-    lengths: dict[FlatNode, str] = field(default_factory=dict)
-    """Of ops that make pairs of positions and are given the length of the sequence: the form of the axis that is as
-    long; FIXED where it may be that of queries or that of keys."""
-    beside: set[FlatNode] = field(default_factory=set)
-    """Nodes that read queries or keys by their distance, or compute with indices of keys: no padding may stand between
-    two of them."""
-    makers: dict[Value, FlatNode] = field(default_factory=dict)
-    results: tuple[int, ...] = (0,)
-    """Which outputs of the model a step gives."""
-    root: Unrolled | None = None
-    """What became of the model's block."""
-    taken: list[Value] = field(default_factory=list)
-    """The model's inputs that every step takes, in their order."""
 
 
 @lru_cache(maxsize=4)
-def plan(model: Model, latents: bool = True) -> DecodePlan:
-    """How the model is taken step by step; the last few are remembered. Without `latents` keys and values are cached as
-    they are.
+def plan(model: Model) -> DecodePlan:
+    """How the model is taken step by step; the last few are remembered.
 
     Raises ArchError E0504 where its output depends on later positions, or an op has no step."""
-    found = _Plan(model, latents).found
+    found = _Plan(model).found
     for part in (found.before, found.step):
         verify.checked(part, violations, "the plan of decoding")
     return found
@@ -102,43 +74,28 @@ def plan(model: Model, latents: bool = True) -> DecodePlan:
 class _Plan:
     """Reads a plan off a step: what stands there for each node of the unrolled model."""
 
-    def __init__(self, model: Model, latents: bool) -> None:
-        self.step = step = unroll_step(stepped(model, latents))
-        self.time = step.of.time
-        flat, root = unroll(model)
-        self.whole = dict(_pairs(step.root, root, step.of.origins))
-        """Of each node of the step the model's."""
-        inputs = tuple(v for v in flat.inputs if any(has(d, self.time) for d in v.shape))
-        self.forms = Forms(self.time, inputs[0].shape[0].value)
-        own = dict(model.inputs)
-        self.values = {v: own[n] for n, v in step.of.model.inputs}
-        """Of each tensor of the step the model's."""
-        self.values |= {a: b for n, o in self.whole.items() for a, b in zip(n.outputs, o.outputs, strict=True)}
-        for node in step.step.nodes:
-            if isinstance(node, FlatForm):
-                self.values[node.output] = self.values[node.value]
-        before, nodes = self.ordered(flat, step.before.nodes), self.ordered(flat, step.step.nodes)
+    def __init__(self, model: Model) -> None:
+        self.reading = reading = Reading(model)
+        self.step = step = reading.step
+        flat, _ = unroll(model)
+        inputs = tuple(v for v in flat.inputs if any(has(d, reading.time) for d in v.shape))
+        before, nodes = self.ordered(flat, step.before.nodes), tuple(reading.nodes)
         made = {v for n in before if n not in {*nodes} for v in n.outputs} | {v for v in flat.inputs if v not in inputs}
         outputs = tuple(flat.outputs[i] for i in step.of.results)
         crossing = tuple(dict.fromkeys(v for n in nodes for v in n.inputs if isinstance(v, Value) and v in made))
         first = FlatGraph(tuple(v for v in flat.inputs if v not in inputs), before, crossing)
-        self.found = DecodePlan(model, self.time, first, FlatGraph((*inputs, *crossing), nodes, outputs))
-        self.found.results = step.of.results
-        self.found.makers = {v: n for n in nodes for v in n.outputs}
-        self.found.root = root
-        self.found.taken = [self.values[v] for v in step.taken]
-        self.found.positional = {self.values[v] for v in step.positional}
+        self.found = DecodePlan(model, first, FlatGraph((*inputs, *crossing), nodes, outputs))
+        self.found.positional = reading.positional
         for value in step.step.inputs:
-            self.found.forms[self.values[value]] = self.form(value)
+            self.found.forms[reading.values[value]] = self.form(value)
         for node in step.step.nodes:
             if isinstance(node, FlatOp | FlatScan) and any(v in step.moving for v in node.outputs):
                 self.note(node)
         self.note_kept()
-        self.found.beside |= {self.whole[n] for n in step.beside}
 
     def ordered(self, flat: FlatGraph, nodes: Iterable[FlatNode]) -> tuple[FlatNode, ...]:
         """The model's nodes that these stand for, in the model's order."""
-        there = {self.whole[n] for n in nodes if not isinstance(n, FlatForm)}
+        there = {self.reading.whole[n] for n in nodes if not isinstance(n, FlatForm)}
         return tuple(n for n in flat.nodes if n in there)
 
     def form(self, value: Value, chain: bool = False) -> Form:
@@ -149,28 +106,22 @@ class _Plan:
 
     def note(self, node: FlatOp | FlatScan) -> None:
         """Note the forms of a node that depends on the sequence."""
-        found, whole, chain = self.found, self.whole[node], node in self.step.chain
+        found, chain = self.found, node in self.step.chain
         for value in node.outputs:
-            found.forms[self.values[value]] = self.form(value, chain)
-            if len(self.step.of_all(value)) == 2:
-                found.whole.add(self.values[value])
+            found.forms[self.reading.values[value]] = self.form(value, chain)
         for i, given in enumerate(node.inputs):
             if isinstance(given, Value) and any(map(self.step.of.has, given.shape)):
-                found.needs[whole, i] = self.form(given, chain)
-        if isinstance(whole, FlatOp):
-            length = self.forms.length(whole.node, found.forms[whole.outputs[0]])
-            found.lengths |= {whole: length} if length is not None else {}
-            found.spread |= {whole} if isinstance(node, FlatOp) and self.step.spreads(node) else set()
+                found.needs[self.reading.whole[node], i] = self.form(given, chain)
 
     def note_kept(self) -> None:
         """Note what is kept, and which of it keys and values are projections of."""
         found = self.found
         for kept in self.step.kept:
             if isinstance(kept.node, FlatForm):
-                value = self.values[kept.node.output]
+                value = self.reading.values[kept.node.output]
                 found.caches[value] = CacheSpec(value, kept.axis, kept.role, kept.layer)
                 continue
-            node = self.whole[kept.node]
+            node = self.reading.whole[kept.node]
             if isinstance(node, FlatOp):
                 found.carries[node] = CarriedState(node, tuple(node.node.op.states(node.node)), kept.layer)
             elif isinstance(node, FlatScan):
@@ -178,18 +129,6 @@ class _Plan:
                 states = tuple(State(v.name or f"state_{i}", v.shape, v.dtype, 1) for i, v in carried)
                 found.carries[node] = CarriedState(node, states, kept.layer)
         for node, latent in self.step.latents.items():
-            base = tuple(self.values[form.value] for form in latent.base)
-            chain = tuple(n for c in latent.chain if isinstance(n := self.whole[c], FlatOp))
-            found.latents[self.whole[node]] = Latent(base, chain)
-
-
-def _pairs(step: Unrolled, whole: Unrolled, origins: Mapping[Node, Node]) -> Iterator[tuple[FlatNode, FlatNode]]:
-    """Each node of an unrolled step with that of the unrolled model."""
-    for node, flats in step.nodes.items():
-        if not isinstance(node, AppendNode | NewestNode):
-            yield from zip(flats, whole.nodes[origins.get(node, node)], strict=True)
-    for node, calls in step.calls.items():
-        origin = origins.get(node, node)
-        assert isinstance(origin, CallNode)
-        for one, other in zip(calls, whole.calls[origin], strict=True):
-            yield from _pairs(one, other, origins)
+            base = tuple(self.reading.values[form.value] for form in latent.base)
+            chain = tuple(n for c in latent.chain if isinstance(n := self.reading.whole[c], FlatOp))
+            found.latents[self.reading.whole[node]] = Latent(base, chain)

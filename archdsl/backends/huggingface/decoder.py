@@ -19,7 +19,7 @@ from archdsl.ir.masks import Mask, limited_causal, without_padding
 from archdsl.ir.op import Primitive
 from archdsl.ir.walk import nodes_below, ops_below
 from archdsl.passes.flat_step import unroll_step
-from archdsl.passes.flatten import FlatNode, FlatOp, Unrolled
+from archdsl.passes.flatten import FlatNode, FlatOp
 from archdsl.passes.kinds import inference_nodes
 from archdsl.passes.outline import outline, refuse
 from archdsl.passes.step import stepped
@@ -71,7 +71,7 @@ class Decoder:
 
     def _kept(self) -> Iterator[OpNode]:
         """The attention of which the cache holds keys and values, each beside its maker and read by it alone."""
-        nodes, homes = self.step.step.nodes, dict(_homes(self.step.root))
+        nodes, homes = self.step.step.nodes, dict(self.step.root.homes())
         readers = Counter(v for n in nodes for v in {*n.inputs})
         for node in nodes:
             forms = {i: f for i, v in enumerate(node.inputs) if isinstance(v, Value) and (f := self.step.form_of(v))}
@@ -201,11 +201,3 @@ def _is_hosted(node: OpNode) -> bool:
 def _called(node: FlatNode) -> str:
     """What a message calls a node."""
     return f"`{node.node.op.name}`" if isinstance(node, FlatOp) else "a scan"
-
-
-def _homes(unrolled: Unrolled) -> Iterator[tuple[FlatNode, Unrolled]]:
-    """Yield each node with the call of a block in which it stands."""
-    yield from ((f, unrolled) for flats in unrolled.nodes.values() for f in flats)
-    for calls in unrolled.calls.values():
-        for call in calls:
-            yield from _homes(call)

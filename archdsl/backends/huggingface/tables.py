@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Value
-from archdsl.ir.op import same
 from archdsl.passes.flat_step import FlatStep
 from archdsl.passes.flatten import FlatNode, FlatOp, FlatParam
-from archdsl.passes.forms import reads_numbers
+from archdsl.passes.forms import axes_between, reads_numbers, takes_any_positions
 
 
 class Tables:
@@ -38,26 +37,18 @@ class Tables:
 
     def takes_positions(self, node: FlatOp) -> bool:
         """Whether an op makes something of the new positions, whatever their shape."""
-        op, reads, output = node.node.op, node.node.op.reads(node.node), node.outputs[0]
         read = ((i, v) for i, v in enumerate(node.inputs) if isinstance(v, Value) and reads_numbers(node.node, i))
-        timed = [(i, v) for i, v in read if self.times(v)]
-        if any(map(self.step.of_all, (output, *(v for _, v in timed)))):
-            return False
-        own = all(reads[i][axis] == same(axis) for i, v in timed for axis in self.times(v))
-        if op.elementwise:
-            return own and bool(timed) and all(v.rank == output.rank for _, v in timed)
-        return own and (op.by_rows and not op.mixes if timed else op.at_positions(node.node))
+        timed = {i: self.times(v) for i, v in read if self.times(v)}
+        new = not any(map(self.step.of_all, (node.outputs[0], *map(node.tensor, timed))))
+        return new and takes_any_positions(node.node, timed)
 
     def between(self, node: FlatNode, i: int, value: Value) -> int | None:
         """How many axes what reads a table has between those of batch and time; None where it does not take one that
         differs by row."""
         if not isinstance(node, FlatOp) or any(v in self.step.positional for v in node.outputs):
             return None
-        op, output = node.node.op, node.outputs[0]
-        leading = op.leading(node.node, i)
-        fits = op.elementwise or leading is not None or self.step.spreads(node)
-        rows = output.shape[0].value == self.batch
-        return output.rank - 1 - (value.rank - (leading or 0)) if fits and rows else None
+        rows = node.outputs[0].shape[0].value == self.batch
+        return axes_between(node.node, i, self.step.spreads(node)) if rows else None
 
     def are_others(self) -> bool:
         """Whether the model has buffers of positions, or makes pairs of them itself: beside masks, and what ops make

@@ -336,16 +336,20 @@ class Evaluator:
         known = self.eval(test, env)
         if isinstance(known, bool):
             return self.eval(a if known else b, env)
-        around, arms, ends = self.effects, [], []
-        for arm in (a, b):
-            self.effects = []
-            ends.append(self.eval(arm, env))
-            arms.append(tuple(self.effects))
-        self.effects = around
-        if any(arms):
-            self.effects.append(("if", known, *arms))
-        one, other = ends
+        one, other = self.either(known, lambda: self.eval(a, env), lambda: self.eval(b, env))
         return one if one == other else self.term("choice", known, one, other)
+
+    def either(self, test: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> list[Any]:
+        """Return what both arms of a choice give, and note what each of them changes."""
+        around, results, changes = self.effects, [], []
+        for arm in (then, otherwise):
+            self.effects = []
+            results.append(arm())
+            changes.append(tuple(self.effects))
+        self.effects = around
+        if any(changes):
+            self.effects.append(("if", test, *changes))
+        return results
 
     def on_call(self, x: PyNode, env: Mapping[Any, Any]) -> Any:
         text, args, keywords = x.fields
@@ -660,19 +664,12 @@ class Meaning(Evaluator):
             self.bind(target, value, env)
 
     def arms(self, s: Conditional, env: dict[Any, Any]) -> None:
-        test, effects = self.eval(s.test, env), self.effects
+        test = self.eval(s.test, env)
         if isinstance(test, bool):
             for target, value in zip(s.outputs, self.body(s.then if test else s.otherwise, (), env), strict=True):
                 self.bind(target, value, env)
             return
-        ends, arms = [], []
-        for body in (s.then, s.otherwise):
-            self.effects = []
-            ends.append(self.body(body, (), env))
-            arms.append(self.effects)
-        self.effects = effects
-        if any(arms):
-            self.effects.append(("if", test, tuple(arms[0]), tuple(arms[1])))
+        ends = self.either(test, lambda: self.body(s.then, (), env), lambda: self.body(s.otherwise, (), env))
         for target, a, b in zip(s.outputs, *ends, strict=True):
             self.bind(target, a if a == b else self.term("choice", test, a, b), env)
 

@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from archdsl.backends.torch.features.reading import Reading, misread, refuse, span_of
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Value
-from archdsl.ir.op import same
 from archdsl.passes.flatten import FlatNode, FlatOp, FlatScan
-from archdsl.passes.forms import ALL, NEW, has, is_time
+from archdsl.passes.forms import ALL, NEW, axes_between, has, is_time, takes_any_positions
 
 
 class ByRow:
-    """What becomes of the tensors of positions in a step."""
+    """Says how a step computes each tensor that is made of positions alone."""
 
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
@@ -125,17 +124,8 @@ class ByRow:
         """Whether an op makes something of positions alone, whatever the shape of these."""
         if any(v not in self.tables or len(self.axes(v)) != 1 for v in flat.outputs):
             return False
-        op, output, made = flat.node.op, flat.outputs[0], []
-        reads = op.reads(flat.node)
-        for i, v in enumerate(flat.inputs):
-            if isinstance(v, Value) and self.axes(v):
-                axis = self.axes(v)[0]
-                if reads[i][axis] != same(axis) or (op.elementwise and v.rank != output.rank):
-                    return False
-                made.append(v)
-        if not made:
-            return op.at_positions(flat.node)
-        return all(v in self.tables for v in made) and (op.elementwise or (op.by_rows and not op.mixes))
+        timed = {i: self.axes(v) for i, v in enumerate(flat.inputs) if isinstance(v, Value) and self.axes(v)}
+        return all(flat.inputs[i] in self.tables for i in timed) and takes_any_positions(flat.node, timed)
 
     def makers_of_positions(self, flat: FlatNode) -> list[FlatNode | None]:
         return [self.reading.makers.get(v) for v in flat.inputs if isinstance(v, Value) and self.axes(v)]
@@ -167,10 +157,7 @@ class ByRow:
 
     def wanted(self, node: FlatNode, i: int) -> str:
         """The form in which something else reads an input: NEW with all keys, if there are two axes, or ALL."""
-        value = node.inputs[i]
-        assert isinstance(value, Value)
-        found = {self.reading.form(copy, i) for copy in self.reading.copies[node]}
-        (first, *others), *more = found
+        (first, *others), *more = {self.reading.form(copy, i) for copy in self.reading.copies[node]}
         if more or any(f != ALL for f in others):
             raise misread(node)
         return first
@@ -202,8 +189,11 @@ class ByRow:
     def reads(self, node: FlatNode, form: str) -> dict[int, str]:
         """The forms of inputs made of positions from which a node makes its result in a form."""
         new = self.at_new(node) if form == NEW else None
-        timed = (i for i, v in enumerate(node.inputs) if v in self.reading.positional and self.axes(v))
-        return dict.fromkeys(timed, ALL) if new is None else new
+        return dict.fromkeys(self.timed(node), ALL) if new is None else new
+
+    def timed(self, node: FlatNode) -> list[int]:
+        """Inputs made of positions that have an axis of time."""
+        return [i for i, v in enumerate(node.inputs) if v in self.reading.positional and self.axes(v)]
 
     def at_new(self, node: FlatNode) -> dict[int, str] | None:
         """The same for new positions; None where the op makes all of them."""
@@ -215,8 +205,7 @@ class ByRow:
         copy = next((c for c in self.reading.copies[node] if self.reading.is_new(c)), None)
         if copy is None or any(has(n, self.reading.time) for n in sizes):
             return None
-        timed = (i for i, v in enumerate(node.inputs) if v in self.reading.positional and self.axes(v))
-        found = {i: self.reading.form(copy, i)[0] for i in timed}
+        found = {i: self.reading.form(copy, i)[0] for i in self.timed(node)}
         return found if NEW in found.values() else None
 
     # --- rows ---
@@ -237,15 +226,16 @@ class ByRow:
 
     def takes_rows(self, flat: FlatOp, i: int) -> bool:
         """Whether an op takes an input with a further axis of batch in front."""
-        op, output = flat.node.op, flat.outputs[0]
-        fits = op.elementwise or op.leading(flat.node, i) is not None or self.reading.spreads(flat)
+        output = flat.outputs[0]
+        fits = axes_between(flat.node, i, self.reading.spreads(flat)) is not None
         return fits and (output in self.reading.positional or output.shape[0].value == self.batch)
 
     def between(self, flat: FlatNode, i: int) -> int:
-        """How many axes a reader has between that of batch and those of a table."""
+        """How many axes a reader, which takes rows, has between that of batch and those of a table."""
         assert isinstance(flat, FlatOp)
-        leading, output, value = flat.node.op.leading(flat.node, i) or 0, flat.outputs[0], flat.tensor(i)
+        axes, output = axes_between(flat.node, i, self.reading.spreads(flat)), flat.outputs[0]
+        assert axes is not None
         if output in self.reading.positional:  # it has an axis of batch more than its shape says, as its readers have
             more = {self.between(n, j) for n, j in self.reading.readers.get(output, ()) if n not in self.flat}
-            return max(more, default=0) + output.rank - (value.rank - leading)
-        return output.rank - 1 - (value.rank - leading)
+            return max(more, default=0) + axes + 1
+        return axes

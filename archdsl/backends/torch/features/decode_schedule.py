@@ -1,7 +1,7 @@
 """Which part each node of a block plays in a step of decoding, read off the step of the whole model.
 
-That is read unrolled; the emitted `step` of a class speaks of a block.  Calls of one block that are
-taken alike share one `step`.
+The step is read unrolled; the emitted `step` of a class speaks of a block.  Calls of one block that are taken alike
+share one `step`.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Assigner:
         self.reading = reading
         self.by_row = ByRow(reading)
         self.readers = {v: [r for r in each if r[0] not in self.by_row.flat] for v, each in reading.readers.items()}
-        self.bases = {form: reading.values[form.output] for latent in reading.latents.values() for form in latent.base}
+        self.bases = {reading.values[form.output] for latent in reading.latents.values() for form in latent.base}
         """What keys and values are projections of."""
         if reading.reads_beside():
             beside = {reading.whole[n] for n in reading.step.beside}
@@ -168,7 +168,7 @@ class Assigner:
                 "it reads scores at queries or keys other than its own",
                 next((span_of(n) for n in reading.nodes if n in beside), None),
             )
-        self.home = dict(self.homes(reading.root))
+        self.home = dict(reading.root.homes())
         self.both: set[Value] = set()
         """Of what is kept where it is made: what is read at its new positions, too."""
         self.kept_at_maker = self.of_shared()
@@ -317,7 +317,7 @@ class Assigner:
         if isinstance(node, OpNode):
             if flats[-1] in self.reading.latents:
                 latent = self.reading.latents[flats[-1]]
-                base = [self.bases[form] for form in latent.base]
+                base = [self.reading.values[form.output] for form in latent.base]
                 names = {flat: v for v, flat in unrolled.values.items() if flat in base}
                 if len(names) != len(base):
                     raise refuse(f"`{found.block.name}` reads keys that follow from what another block makes")
@@ -362,7 +362,7 @@ class Assigner:
     def kept_at_reader(self, value: Value) -> bool:
         """Whether what reads all positions of a value also appends its new ones."""
         known = value in self.reading.caches and value in self.reading.makers
-        return known and value not in self.kept_at_maker and value not in self.bases.values()
+        return known and value not in self.kept_at_maker and value not in self.bases
 
     def of_shared(self) -> set[Value]:
         """What several read, or another block than that which makes it: it is appended to its cache there. Who reads
@@ -370,7 +370,7 @@ class Assigner:
         found = set()
         for value in self.reading.caches:
             maker, readers = self.reading.makers.get(value), self.all_readers(value)
-            if value in self.bases.values():
+            if value in self.bases:
                 continue
             if value.shape[0].value != self.by_row.batch:
                 name = value.name or "a tensor"
@@ -388,14 +388,6 @@ class Assigner:
                 found.add(value)
                 self.both |= set() if alone else {value}
         return found
-
-    def homes(self, unrolled: Unrolled) -> Iterator[tuple[FlatNode, Unrolled]]:
-        """Where each node stands."""
-        for flats in unrolled.nodes.values():
-            yield from ((f, unrolled) for f in flats)
-        for calls in unrolled.calls.values():
-            for call in calls:
-                yield from self.homes(call)
 
     def all_readers(self, value: Value) -> list[tuple[FlatNode, int]]:
         """Who reads all positions of a value."""

@@ -63,15 +63,17 @@ class Reading:
                 self.carries.add(self.whole[kept.node])
         self.latents: Mapping[FlatNode, Latent] = {self.whole[n]: latent for n, latent in self.step.latents.items()}
 
+    def moving_copies(self, node: FlatNode) -> Iterator[FlatNode]:
+        """Yield what stands for a node in the step, if that depends on the sequence. Projections of what is kept are
+        left out: attention reads that in their place."""
+        for copy in self.copies.get(node, ()):
+            if copy not in self.step.chain and any(v in self.step.moving for v in copy.outputs):
+                yield copy
+
     def reads_all(self, node: FlatNode, i: int) -> bool:
-        """Whether a node that depends on the sequence reads all positions of an input; keys and values that are
-        projections of what is kept are told apart."""
-        return any(
-            self.step.of_all(v)
-            for copy in self.copies.get(node, ())
-            if copy not in self.step.chain and isinstance(v := copy.inputs[i], Value)
-            if any(o in self.step.moving for o in copy.outputs)
-        )
+        """Whether a node that depends on the sequence reads all positions of an input."""
+        inputs = (copy.inputs[i] for copy in self.moving_copies(node))
+        return any(self.step.of_all(v) for v in inputs if isinstance(v, Value))
 
     def reads_beside(self) -> bool:
         """Whether each step computes a tensor that depends on the sequence for all positions along two axes."""
@@ -81,9 +83,8 @@ class Reading:
 
     def is_given_all(self, node: FlatNode) -> bool:
         """Whether an op that depends on the sequence is given the number of all positions so far."""
-        ops = (c for c in self.copies.get(node, ()) if isinstance(c, FlatOp) and c not in self.step.chain)
-        ops = (c for c in ops if any(o in self.step.moving for o in c.outputs))
-        return any(has(n, self.step.of.all) for c in ops for n in numbers_of(c.node.options))
+        ops = (copy.node for copy in self.moving_copies(node) if isinstance(copy, FlatOp))
+        return any(has(n, self.step.of.all) for op in ops for n in numbers_of(op.options))
 
     def form(self, copy: FlatNode, i: int) -> tuple[str, ...]:
         """The forms of the axes of time of an input of a node of the step."""
@@ -93,7 +94,7 @@ class Reading:
         return tuple(NEW if has(d, of.new) else ALL for d in value.shape if of.has(d))
 
     def is_new(self, copy: FlatNode) -> bool:
-        """Whether a node of the step makes new positions."""
+        """Whether a result of a node of the step has new positions."""
         return any(map(self.step.is_new, copy.outputs))
 
     def spreads(self, node: FlatNode) -> bool:

@@ -504,9 +504,8 @@ class StepLowering(Lowering):
     def by_row(self, value: Value) -> None:
         """Cut the axis of new positions into that of batch, in front, and theirs."""
         axis, between = self.roles.rows[value]
-        if axis == 0 and (value, NEW) not in self.formed and self.roles.own_form.get(value) != NEW:
-            every = self.read(self.formed.get((value, ALL), value))
-            tree = py("{x}[{s}.positions]", x=every, s=self.state)
+        if axis == 0 and (value, NEW) not in self.formed:  # it is there for all positions alone
+            tree = py("{x}[{s}.positions]", x=self.read(self.formed[value, ALL]), s=self.state)
         else:
             new = self.read(self.in_form(value, NEW))
             tree = py("{s}.by_row({x}, {*axis})", s=self.state, x=new, axis=[axis] * bool(axis))
