@@ -275,13 +275,14 @@ def takes_any_positions(node: OpNode, timed: Mapping[int, Sequence[int]]) -> boo
     return op.by_rows and not op.mixes
 
 
-def axes_between(node: OpNode, i: int, spreads: bool) -> int | None:
-    """Of an op that takes an input with one more axis of batch in front: how many axes its result has between that of
-    batch and those of the input; None of any other. `spreads` says that it does nothing but make such an axis."""
-    leading = node.op.leading(node, i)
-    if not (node.op.elementwise or leading is not None or spreads):
-        return None
-    return node.outputs[0].rank - 1 - (node.tensor(i).rank - (leading or 0))
+def takes_rows(node: OpNode, i: int) -> bool:
+    """Whether an op takes an input with one more axis of batch in front."""
+    return node.op.elementwise or node.op.leading(node, i) is not None
+
+
+def axes_between(node: OpNode, i: int) -> int:
+    """How many axes the result of an op has between that of batch and those of an input without it."""
+    return node.outputs[0].rank - 1 - (node.tensor(i).rank - (node.op.leading(node, i) or 0))
 
 
 def own_axis(read: At | None) -> int | None:

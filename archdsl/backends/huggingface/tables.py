@@ -7,7 +7,7 @@ from archdsl.ir.dims import Num
 from archdsl.ir.graph import Value
 from archdsl.passes.flat_step import FlatStep
 from archdsl.passes.flatten import FlatNode, FlatOp, FlatParam
-from archdsl.passes.forms import axes_between, reads_numbers, takes_any_positions
+from archdsl.passes.forms import axes_between, reads_numbers, takes_any_positions, takes_rows
 
 
 class Tables:
@@ -48,7 +48,8 @@ class Tables:
         if not isinstance(node, FlatOp) or any(v in self.step.positional for v in node.outputs):
             return None
         rows = node.outputs[0].shape[0].value == self.batch
-        return axes_between(node.node, i, self.step.spreads(node)) if rows else None
+        fits = takes_rows(node.node, i) or self.step.spreads(node)
+        return axes_between(node.node, i) if rows and fits else None
 
     def are_others(self) -> bool:
         """Whether the model has buffers of positions, or makes pairs of them itself: beside masks, and what ops make

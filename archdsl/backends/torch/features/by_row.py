@@ -14,7 +14,7 @@ from archdsl.backends.torch.features.reading import Reading, misread, refuse, sp
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Value
 from archdsl.passes.flatten import FlatNode, FlatOp, FlatScan
-from archdsl.passes.forms import ALL, NEW, axes_between, has, is_time, takes_any_positions
+from archdsl.passes.forms import ALL, NEW, axes_between, has, is_time, takes_any_positions, takes_rows
 
 
 class ByRow:
@@ -227,14 +227,13 @@ class ByRow:
     def takes_rows(self, flat: FlatOp, i: int) -> bool:
         """Whether an op takes an input with a further axis of batch in front."""
         output = flat.outputs[0]
-        fits = axes_between(flat.node, i, self.reading.spreads(flat)) is not None
+        fits = takes_rows(flat.node, i) or self.reading.spreads(flat)
         return fits and (output in self.reading.positional or output.shape[0].value == self.batch)
 
     def between(self, flat: FlatNode, i: int) -> int:
-        """How many axes a reader, which takes rows, has between that of batch and those of a table."""
+        """How many axes a reader has between that of batch and those of a table."""
         assert isinstance(flat, FlatOp)
-        axes, output = axes_between(flat.node, i, self.reading.spreads(flat)), flat.outputs[0]
-        assert axes is not None
+        axes, output = axes_between(flat.node, i), flat.outputs[0]
         if output in self.reading.positional:  # it has an axis of batch more than its shape says, as its readers have
             more = {self.between(n, j) for n, j in self.reading.readers.get(output, ()) if n not in self.flat}
             return max(more, default=0) + axes + 1
