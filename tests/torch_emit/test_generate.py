@@ -871,6 +871,8 @@ def test_a_window_in_some_layers_that_is_no_field(attention: str, mask: str) -> 
 
 
 FLAT = "x = x -> flatten(0, 1) -> linear(16) as flat -> tanh -> unflatten(0, batch, time)"
+TURNED = """mha(heads: 2, mask: causal, position: rope(scaling: longrope(short: [1, 1, 1.5, 2],
+        long: [1, 2, 3, 4], original: {longest})))"""
 STEPPED = {
     "sizes of the sequence behind attention": f"x = x -> mha(heads: 2, mask: causal)\n      {FLAT}",
     "such in a loop": f"x = x -> mha(heads: 2, mask: causal)\n      for i in 2 {{ {FLAT} }}",
@@ -886,6 +888,8 @@ STEPPED = {
     "Transformer-XL": "x = x -> mha(heads: 2, mask: causal, position: transformer_xl(width: 6))",
     "a mask that is turned round": "x = x -> mha(heads: 2, mask: causal & ~window(1))",
     "a part of a mask that hides nothing": "x = x -> mha(heads: 2, mask: causal & (full | window(3)))",
+    "angles that depend on the length, of a short text": f"x = x -> {TURNED.format(longest=100)}",
+    "angles that depend on the length, of a long text": f"x = x -> {TURNED.format(longest=3)}",
     "equations outside training": """
       if training { x = x -> dropout(0.5) } else { x = 2 * tanh(x) }
       x = x -> mha(heads: 2, mask: causal)""",

@@ -125,7 +125,15 @@ class ByRow:
         if any(v not in self.tables or len(self.axes(v)) != 1 for v in flat.outputs):
             return False
         timed = {i: self.axes(v) for i, v in enumerate(flat.inputs) if isinstance(v, Value) and self.axes(v)}
+        if self.is_by_length(flat):
+            return True
         return all(flat.inputs[i] in self.tables for i in timed) and takes_any_positions(flat.node, timed)
+
+    def is_by_length(self, flat: FlatNode) -> bool:
+        """Whether an op makes a table of positions whose numbers depend on how many there are so far."""
+        if not isinstance(flat, FlatOp) or len(flat.inputs) > 1 or not self.asks(flat):
+            return False
+        return not flat.node.op.at_positions(flat.node)
 
     def makers_of_positions(self, flat: FlatNode) -> list[FlatNode | None]:
         return [self.reading.makers.get(v) for v in flat.inputs if isinstance(v, Value) and self.axes(v)]

@@ -331,7 +331,8 @@ class Assigner:
             own = found.role[node] is Role.PAIRS and flat not in self.by_row.flat
             if own and any(has(n, self.reading.time) for n in numbers_of(node.options)):
                 raise refuse(f"`{node.op.name}` is given a length that may be that of queries or of keys", node.span)
-            if self.reading.is_given_all(flat):
+            by_length = self.by_row.is_by_length(flat) and flat not in self.by_row.flat
+            if self.reading.is_given_all(flat) or by_length:
                 found.lengthened.add(node)
 
     def note_kept(self, node: OpNode, flats: Sequence[FlatNode], found: Roles) -> None:
