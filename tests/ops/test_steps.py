@@ -18,6 +18,7 @@ from rows import spelled
 import archdsl
 from archdsl.backends.onnx.step import write_steps
 from archdsl.backends.onnx.targets import GraphOptions
+from archdsl.backends.torch import Extras, emit
 from archdsl.diagnostics import ArchError
 from archdsl.ir.graph import Model, OpNode, Value
 from archdsl.ir.masks import INPUTS
@@ -26,6 +27,7 @@ from archdsl.ops import registry
 from archdsl.passes.flat_step import unroll_step
 from archdsl.passes.forms import own_axis
 from archdsl.passes.step import stepped
+from archdsl.run.load import load_source
 from archdsl.run.onnx import chunks_of
 from archdsl.run.sequences import Sequences
 
@@ -377,6 +379,34 @@ def test_no_block_is_called_between_a_state_and_what_is_made_of_it(text: str) ->
         }}"""
     )
     found = torch_differences(model)
+    assert max(found.values()) < 1e-5, found
+
+
+@pytest.mark.parametrize("features", [["generate"], ["generate", "cpu"]], ids="-".join)
+@pytest.mark.parametrize(
+    "attention",
+    [
+        "gqa(heads: 6, kv_heads: 2, mask: causal)(x)",
+        "gqa(heads: 6, kv_heads: 2, mask: causal, position: alibi)(x)",
+        "gqa(heads: 6, kv_heads: 2, mask: causal & window(3), scale: 0.3)(x)",
+        "gqa(heads: 6, kv_heads: 1, mask: causal & window(3), position: alibi)(x)",
+        "gqa(heads: 6, kv_heads: 2, mask: full)(x, memory: memory)",
+        "gqa(heads: 6, kv_heads: 2, mask: full & keys(kept))(x, memory: memory)",
+    ],
+)
+def test_heads_that_share_keys(attention: str, features: list[str]) -> None:
+    """With a mask for each head or for all of them, or with none, for one new position and for several."""
+    memory = "memory: [batch, frames, 12], kept: padding[batch, frames], " * ("memory" in attention)
+    model = archdsl.load(
+        text=f"""model m({memory}tokens: token[batch, time]) {{
+          x = tokens -> embedding(16, 12)
+          x += mha(heads: 2, mask: causal)(x) as own
+          x += {attention} as shared
+          return x -> linear(16)
+        }}"""
+    )
+    stepping = load_source(emit(model, Extras(frozenset(features))))().eval()
+    found = torch_differences(model, stepping=stepping)
     assert max(found.values()) < 1e-5, found
 
 

@@ -200,13 +200,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "from none": ({"temperature": 1.0, "top_k": 0}, "top_k=0"),
     "of no probability": ({"temperature": 1.0, "top_p": 0.0}, "top_p=0.0"),
     "of more than all": ({"temperature": 1.0, "top_p": 1.5}, "top_p=1.5"),
-    "empty prompts": ({"tokens": torch.ones(2, 0, dtype=torch.long)}, "that is no padding"),
-    "no prompts": ({"tokens": torch.ones(0, 3, dtype=torch.long)}, "that is no padding"),
+    "empty prompts": ({"tokens": torch.ones(2, 0, dtype=torch.long)}, "a token in each row"),
+    "no prompts": ({"tokens": torch.ones(0, 3, dtype=torch.long)}, "a token in each row"),
     "no batch": ({"tokens": torch.ones(3, dtype=torch.long)}, r"tokens \[3\]"),
-    "a row of padding": ({"attention_mask": MASK[:1] & torch.tensor([[True], [False]])}, "that is no padding"),
-    "a mask that is shorter": ({"attention_mask": MASK[:, :2]}, r"a mask \[2, 2\]"),
-    "a mask of one row": ({"attention_mask": MASK[:1]}, r"a mask \[1, 3\]"),
-    "a mask of pairs": ({"attention_mask": MASK[:, None] & MASK[:, :, None]}, r"a mask \[2, 3, 3\]"),
+    "a row of padding": ({"attention_mask": MASK[:1] & torch.tensor([[True], [False]])}, "a token in each row"),
+    "a mask that is shorter": ({"attention_mask": MASK[:, :2]}, r"mask \[2, 2\]"),
+    "a mask of one row": ({"attention_mask": MASK[:1]}, r"mask \[1, 3\]"),
+    "a mask of pairs": ({"attention_mask": MASK[:, None] & MASK[:, :, None]}, r"mask \[2, 3, 3\]"),
 }
 
 
@@ -317,6 +317,13 @@ def test_a_mask_of_numbers_may_hide_tokens_anywhere() -> None:
     found = module.generate(tokens, 4, attention_mask=mask)
     for row, real, shown in zip(tokens, mask, found, strict=True):
         assert torch.equal(shown, module.generate(row[real > 0][None], 4)[0])
+
+
+def test_padding_that_all_prompts_share_takes_no_room() -> None:
+    module, tokens = small().module, prompts()
+    padded = F.pad(tokens, (40, 40))  # more than the context
+    found = module.generate(padded, 4, attention_mask=F.pad(torch.ones_like(tokens), (40, 40)))
+    assert torch.equal(found, module.generate(tokens, 4))
 
 
 def test_a_stream_yields_as_it_goes() -> None:

@@ -261,8 +261,13 @@ class SDPA(Primitive):
         shared = q.rank >= 4 and q.shape[-3].value != k.shape[-3].value
         few = e.for_few_rows or (e.in_steps and shared)
         if few and rank == 4 and softcap is None and not e.has(5):
-            more = scaled | ({"causal": False} if mask is None else {})
-            return e.py("attend({*masked}, {**more})", masked=masked, more=more)
+            if mask is not None:
+                return e.py("attend({*masked}, {**more})", masked=masked, more=scaled)
+            if shared:  # as `attend` does
+                sizes = {"heads": q.shape[-3], "kv_heads": k.shape[-3]}
+                given[0] = e.py("{q}.unflatten(1, ({kv_heads}, -1)).flatten(2, 3)", q=given[0], **sizes)
+                y = e.py("F.scaled_dot_product_attention({*given}, {**more})", given=given, more=scaled)
+                return e.py("{y}.unflatten(2, ({heads} // {kv_heads}, -1)).flatten(1, 2)", y=y, **sizes)
         alike = mask is not None and e.causal(mask) is None  # then a step attends as `forward` does
         drops = dropout.value != 0 and (e.trains or alike)
         rate = e.py("{dropout} if self.training else 0", dropout=dropout) if drops else None

@@ -53,33 +53,27 @@ def stream(
     compiled: bool = False,
 ) -> Iterator[Tensor]:
     """Yield the tokens [batch] that continue prompts [batch, time], until every row repeats one of `stop`.
-
     `attention_mask` is False at padding, on either side. `compiled` compiles the step.{shared}"""
-    if not (max_new_tokens >= 0 and temperature >= 0):
-        raise ValueError(f"{{max_new_tokens=}} and {{temperature=}} must be at least 0")
-    if (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
-        raise ValueError(f"{{top_k=}}, {{top_p=}}: top_k must be at least 1, top_p above 0 and at most 1")
+    allowed = max_new_tokens >= 0, temperature >= 0, top_k is None or top_k >= 1, top_p is None or 0 < top_p <= 1
+    if not all(allowed):
+        raise ValueError(f"{{max_new_tokens=}}, {{temperature=}} must be >= 0, {{top_k=}} >= 1, {{top_p=}} in (0, 1]")
 {seeded}    generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
     real = torch.ones_like(tokens) if attention_mask is None else attention_mask.bool().long()
-    if tokens.dim() != 2 or real.shape != tokens.shape:
-        raise ValueError(f"tokens {{[*tokens.shape]}} with a mask {{[*real.shape]}}: both must be [batch, time]")
-    tokens = tokens.gather(1, real.argsort(dim=1, descending=True, stable=True))  # padding is moved to the right
-    lengths = real.sum(1)
-    shortest, longest = min(lengths.tolist(), default=0), max(lengths.tolist(), default=0)
-    if shortest == 0:
-        raise ValueError("every prompt must have a token that is no padding")
+    lengths = real.sum(-1)
+    if tokens.dim() != 2 or real.shape != tokens.shape or 0 in (len(tokens), *lengths.tolist()):
+        raise ValueError(f"tokens {{[*tokens.shape]}}, mask {{[*real.shape]}}: both [batch, time], a token in each row")
+    tokens = tokens.gather(1, real.argsort(dim=1, descending=True, stable=True))[:, : lengths.max()]  # padding last
 {twin}{prefill.format(step=model, cache=cache, first=first)}
     step = torch.compile({model}{mode}) if compiled else {model}{static}
     stops = torch.tensor([*stop], dtype=torch.long, device=tokens.device)
     token, ended = torch.zeros_like(lengths), torch.zeros_like(lengths, dtype=torch.bool)
-    for i in range(max_new_tokens):
-        if i > 0:
-            logits = step(token[:, None], {cache}=cache){first}[:, -1]
+    for count in range(1, max_new_tokens + 1):
         token = torch.where(ended, token, sample(logits, temperature, top_k, top_p, generator))
         yield token
         ended = torch.isin(token, stops)
-        if len(stops) and {all_ended}:
+        if count == max_new_tokens or (len(stops) and {all_ended}):
             return
+        logits = step(token[:, None], {cache}=cache){first}[:, -1]
 
 
 def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
@@ -93,14 +87,16 @@ def at_once(given: str, narrows: bool) -> str:
     """The prompts in one step: what lies behind a row's end is never attended to, and overwritten."""
     at = ", at=lengths - 1" if narrows else ""
     ends = "[:, 0]" if narrows else "[torch.arange(len(tokens), device=tokens.device), lengths - 1]"
-    return f"""    cache = Cache(tokens.size(1) + max_new_tokens, None if shortest == longest else lengths, compiled)
-    logits = {{step}}(tokens[:, :longest]{given}, {{cache}}=cache{at}){{first}}{ends}"""
+    ragged = "lengths if lengths.min() < tokens.size(1) else None"
+    return f"""    cache = Cache(tokens.size(1) + max_new_tokens, {ragged}, compiled)
+    logits = {{step}}(tokens{given}, {{cache}}=cache{at}){{first}}{ends}"""
 
 
 def row_by_row(given: str) -> str:
     """The prompts as far as all have tokens, then one position after the other."""
     one = "{step}(tokens[:, i : i + 1], {cache}=cache){first}[:, -1]"
     return f"""    cache = Cache(tokens.size(1) + max_new_tokens, static=compiled)
+    shortest, longest = int(lengths.min()), tokens.size(1)
     logits = {{step}}(tokens[:, :shortest]{given}, {{cache}}=cache){{first}}[:, -1]
     for i in range(shortest, longest):  # a recurrence must not read what lies behind a row's end
         cache.start, cache.active = lengths[:, None].clamp(max=i), i < lengths

@@ -35,23 +35,15 @@ def attention(
     return F.dropout(weights.to(v.dtype), dropout, dropout > 0) @ v
 
 
-# fmt: off
-def attend(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float | None = None, causal: bool = True
-) -> Tensor:
-    """Attend from new positions to all so far. Without a mask, a single new position attends to every key, several
-    attend causally."""
-    shared = q.size(1) // k.size(1)
-    if q.size(2) == 1 and shared > 1 and (mask is None or mask.size(1) == 1):
-        # Heads that share keys become rows of one matrix: no kernel is faster for a single position.
-        y = F.scaled_dot_product_attention(q.unflatten(1, (-1, shared)).squeeze(3), k, v, attn_mask=mask, scale=scale)
-        return y.flatten(1, 2).unsqueeze(2)
-    if mask is not None and shared > 1:  # fused kernels have a mask, or heads that share keys
-        k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
-    gqa = k.size(1) < q.size(1)
-    causal = causal and mask is None and q.size(2) > 1
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=gqa)
-# fmt: on
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None = None) -> Tensor:
+    """Attend from new positions to all so far; without a mask several do so causally."""
+    if mask is None and q.size(2) > 1:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
+    shared = q.size(1) // k.size(1)  # so many heads become rows of one matrix: the fastest for a single position
+    if mask is not None and mask.shape[1:3] != (1, 1):  # [batch, 1 or heads, new, all]
+        mask = mask.expand(-1, max(shared, mask.size(1)), -1, -1).unflatten(1, (-1, shared)).flatten(2, 3)
+    y = F.scaled_dot_product_attention(q.unflatten(1, (-1, shared)).flatten(2, 3), k, v, attn_mask=mask, scale=scale)
+    return y.unflatten(2, (shared, -1)).flatten(1, 2)
 
 
 # fmt: off

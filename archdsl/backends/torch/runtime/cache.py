@@ -8,12 +8,11 @@ from torch import Tensor
 
 
 class Cache:
-    """The KV cache, the states of recurrences, and tensors computed once; decode steps visit them in one order."""
+    """What steps keep. `lengths` [batch] are those of ragged prompts; `static` keeps sizes and addresses of tensors."""
 
     active: Tensor | None = None  # rows whose recurrences go on, where others stay as they are
 
     def __init__(self, capacity: int, lengths: Tensor | None = None, static: bool = False) -> None:
-        """`lengths` [batch] are those of ragged prompts; `static` keeps the sizes and addresses of tensors."""
         self.capacity, self.lengths, self.static = capacity, lengths, static
         self.entries: list[list[Tensor]] = []
         self.end = 0  # positions so far
@@ -21,7 +20,7 @@ class Cache:
 
     def begin(self, x: Tensor) -> None:
         """Begin a step for x [batch, new, …]."""
-        self.first, self.cursor, self.mask = self.start is None, 0, None
+        self.first, self.mask, self.kept = self.start is None, None, iter(self.entries)  # each layer takes the next
         self.positions = (0 if self.first else self.start) + torch.arange(x.size(1), device=x.device)[None]
         after = self.positions[:, -1:] + 1 if self.lengths is None else self.lengths[:, None]
         self.start = after if self.first else self.start.add_(x.size(1))
@@ -47,19 +46,17 @@ class Cache:
     def store(self, *tensors: Tensor) -> None:
         """Keep tensors that the first step has computed."""
         self.entries.append([*tensors])
-        self.cursor += 1
+        next(self.kept)
 
     def stored(self) -> list[Tensor]:
         """Return the next tensors that the first step has kept."""
-        self.cursor += 1
-        return self.entries[self.cursor - 1]
+        return next(self.kept)
 
     def update(self, *tensors: Tensor, axis: int = -2) -> list[Tensor]:
         """Append the new positions; return all so far."""
         if self.first:
             self.entries.append([t.new_zeros(*t.shape[:axis], self.capacity, *t.shape[axis:][1:]) for t in tensors])
-        buffers = self.entries[self.cursor]
-        self.cursor += 1
+        buffers = next(self.kept)
         for buffer, new in zip(buffers, tensors):
             buffer.movedim(axis, 1)[self.rows, self.positions] = new.movedim(axis, 1)
         return [buffer.narrow(axis, 0, self.end) for buffer in buffers]
@@ -68,21 +65,19 @@ class Cache:
         """Return the state of a recurrence; in the first step, its initial state."""
         if self.first:
             self.entries.append([make() for make in starts])
-        kept = self.entries[self.cursor]
-        return [t.clone() for t in kept] if self.static else kept  # `set_state` writes over them
+        self.last_state = next(self.kept)
+        return [t.clone() if self.static else t for t in self.last_state]  # `set_state` writes over them
 
     def set_state(self, *tensors: Tensor) -> None:
         """Keep the state of a recurrence for the next step."""
         if self.active is not None:
-            shapes = [(-1, *[1] * (t.dim() - 1)) for t in tensors]
-            before = self.entries[self.cursor]
-            tensors = tuple(torch.where(self.active.view(s), t, b) for s, t, b in zip(shapes, tensors, before))
+            pairs = zip(tensors, self.last_state)
+            tensors = tuple(torch.where(self.active.view(-1, *[1] * (t.dim() - 1)), t, b) for t, b in pairs)
         if self.static and not self.first:
-            for state, tensor in zip(self.entries[self.cursor], tensors):
+            for state, tensor in zip(self.last_state, tensors):
                 state.copy_(tensor)
         else:
-            self.entries[self.cursor] = [t.clone() for t in tensors] if self.static else [*tensors]
-        self.cursor += 1
+            self.last_state[:] = [t.clone() for t in tensors] if self.static else tensors
 
     def last(self, window: int) -> Tensor:
         """Return the positions of the keys that `update_window` gives [1 or batch, keys]; of an empty slot, the end."""
@@ -99,8 +94,7 @@ class Cache:
         if self.first:
             size = min(window, self.capacity) + 1  # the last slot takes what is not kept
             self.entries.append([t.new_zeros(*t.shape[:-2], size, t.size(-1)) for t in tensors])
-        buffers = self.entries[self.cursor]
-        self.cursor += 1
+        buffers = next(self.kept)
         found = [buffer[..., : min(window, self.end), :] for buffer in buffers]
         if self.first or self.positions.size(1) > 1:  # before the ring is written to
             found = [*tensors] if self.first else [torch.cat(pair, dim=-2) for pair in zip(found, tensors)]
