@@ -992,9 +992,10 @@ def to_huggingface(
     """Write a model as a folder that transformers loads; return the files in it.
 
     It is the type of transformers that computes the same (`llama`, `gpt2`): `config.json` and, with weights,
-    `model.safetensors`. A decoder that is no such type has its classes beside them, `configuration_NAME.py` and
-    `modeling_NAME.py`, and loads with `trust_remote_code=True`; `remark` is called with what the nearest type computes
-    otherwise. `native=True` demands a type, `native=False` writes the classes in any case.
+    `model.safetensors`. A decoder that is no such type, also one with an encoder, has its classes beside them,
+    `configuration_NAME.py` and `modeling_NAME.py`, and loads with `trust_remote_code=True`; `remark` is called with
+    what the nearest type computes otherwise. `native=True` demands a type, `native=False` writes the classes in any
+    case.
 
     The weights come from a safetensors file (`weights`), or are randomly initialized (`seed`). What
     `archdsl import` has put into the folder `NAME.hf` beside the weights or the spec (tokenizer, templates, settings

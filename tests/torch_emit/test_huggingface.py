@@ -383,7 +383,7 @@ REFUSED = {
     "mamba.arch:mamba_130m": "`conv1d` hands a state from each position to the next",
     "hf/rwkv.arch": "`shift` hands a state from each position to the next",
     "gopher.arch:gopher_44m": "`transformer_xl` adds to its attention what depends on the text",
-    "hf/t5.arch": "it takes `source`, `target`",
+    "hf/whisper.arch": "it takes `mel`, `tokens`, and a language model takes the tokens of one sequence",
     "deepseek_v3.arch:deepseek_v3_mtp": "it has more than one output",
     "bert.arch": "more than one output",
     "sparse_transformer.arch": "it has the mask",

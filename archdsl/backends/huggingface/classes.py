@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from archdsl.backends.huggingface.decoder import Decoder
-from archdsl.backends.huggingface.lowering import LibraryLowering
+from archdsl.backends.huggingface.lowering import EncoderLowering, LibraryLowering
 from archdsl.backends.torch.classes import Classes, ClassGroup
 from archdsl.backends.torch.imports import IMPORTED
+from archdsl.backends.torch.lower import Kind, Lowering
 from archdsl.ir.graph import Block, Model
 from archdsl.ir.op import Tree
 
 TRANSFORMERS = {
     "transformers": ("GenerationMixin", "PreTrainedConfig", "PreTrainedModel"),
-    "transformers.cache_utils": ("Cache", "DynamicCache"),
+    "transformers.cache_utils": ("Cache", "DynamicCache", "EncoderDecoderCache"),
     "transformers.masking_utils": (
         "create_causal_mask",
         "create_chunked_causal_mask",
@@ -26,7 +26,13 @@ TRANSFORMERS = {
         "GenericForTokenClassification",
         "GradientCheckpointingLayer",
     ),
-    "transformers.modeling_outputs": ("BaseModelOutputWithPast", "CausalLMOutputWithPast"),
+    "transformers.modeling_outputs": (
+        "BaseModelOutput",
+        "BaseModelOutputWithPast",
+        "CausalLMOutputWithPast",
+        "Seq2SeqLMOutput",
+        "Seq2SeqModelOutput",
+    ),
     "transformers.modeling_utils": ("ALL_ATTENTION_FUNCTIONS",),
     "transformers.utils": ("can_return_tuple",),
     "transformers.utils.generic": ("merge_with_config_defaults",),
@@ -52,18 +58,27 @@ class LibraryClasses(Classes):
     def __init__(self, model: Model) -> None:
         self.decoder = Decoder(model)
         super().__init__(self.decoder.outlined.model)
-        self.lowering = partial(LibraryLowering, self.decoder)
+        self.lowering = self._lowering
         tied = bool(self.decoder.outlined.tie)
         self.library_fields = {"tie_word_embeddings": tied, "use_cache": True, "pad_token_id": None}
+        if self.decoder.encoder is not None:
+            self.library_fields |= {"is_encoder_decoder": True, "decoder_start_token_id": None}
         self.choices = {name: v for name, v in self.choices.items() if name not in self.library_fields}
 
-    def layers(self, block: Block) -> int:
-        return self.decoder.layers(block)
+    def _lowering(self, _: Classes, block: Block, kinds: Sequence[Kind] | None) -> Lowering:
+        """What lowers a block: those of an encoder are as in a plain file."""
+        if block in self.decoder.encoding:
+            return EncoderLowering(self.decoder, self, block)
+        return LibraryLowering(self.decoder, self, block, kinds)
+
+    def layers(self, block: Block, source: bool = False) -> int:
+        return self.decoder.layers(block, source)
 
     # --- names ---
 
     def known(self, block: Block) -> Any:
-        return super().known(self.model.block if block is self.decoder.outlined.base else block)
+        outlined = self.decoder.outlined
+        return super().known(self.model.block if block in (outlined.base, outlined.base.before) else block)
 
     @property
     def base(self) -> ClassGroup:
@@ -82,15 +97,19 @@ class LibraryClasses(Classes):
                     f"`{name}` of `{group.block.name}` has the name of what the library gives each layer",
                     "give it another name",
                 )
-            group.needs_config = group.needs_config or bool(self.decoder.layers(group.block))
+            group.needs_config = group.needs_config or self.decoder.is_numbered(group.block)
 
     def _name_classes(self) -> None:
         super()._name_classes()
         taken = {g.name for g in self.groups if g is not self.base}
         name = self.root_class
-        endings = ("Config", "PreTrainedModel", "Model", "ForCausalLM", *CLASSIFIERS)
+        encodes = self.decoder.encoder is not None
+        head = "ForConditionalGeneration" if encodes else "ForCausalLM"
+        classifiers = () if encodes else CLASSIFIERS
+        endings = ("Config", "PreTrainedModel", "Model", head, *["Encoder"] * encodes, *classifiers)
         while taken & {f"{name}{ending}" for ending in endings}:
             name += "_"
         self.config_class, self.pretrained_class = f"{name}Config", f"{name}PreTrainedModel"
-        self.base.name, self.root_class = f"{name}Model", f"{name}ForCausalLM"
-        self.classifiers = {ending: f"{name}{ending}" for ending in CLASSIFIERS}
+        self.base.name, self.root_class = f"{name}Model", f"{name}{head}"
+        self.encoder_class = f"{name}Encoder" if encodes else ""
+        self.classifiers = {ending: f"{name}{ending}" for ending in classifiers}

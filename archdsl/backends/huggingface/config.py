@@ -137,6 +137,8 @@ class LibraryConfig:
     @cached_property
     def styles(self) -> dict[str, str]:
         """The styles of tensor parallelism, by path with `*` for layers; none where the library has not all of them."""
+        if self.decoder.encoder is not None:
+            return {}  # of several stacks it shares none
         try:
             plan, of_classes = Parallel(self.classes, None)._plan()
         except ArchError:
@@ -161,7 +163,7 @@ class LibraryConfig:
             dict.fromkeys(w.path.split(".")[1] for w in weights(self.classes.model) if w.path.startswith(BASE))
         )
         lists = [n for n in self.decoder.outlined.base.graph.nodes if isinstance(n, LoopNode)]
-        if len(steps) > 3 or len(lists) != 1 or steps[0] != self.embedding:
+        if len(steps) > 3 or len(lists) != 1 or steps[0] != self.embedding or self.decoder.encoder is not None:
             return {}
         states = ["hidden_states"]
         given = [(["input_ids"], ["inputs_embeds"]), ([*states, "attention_mask"], states), (states, states)]

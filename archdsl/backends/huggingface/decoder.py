@@ -10,16 +10,30 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
+from archdsl.backends.huggingface.encoder import blocks_below, divided
 from archdsl.backends.huggingface.tables import Tables
 from archdsl.diagnostics import ArchError
 from archdsl.ir.closure import instantiated_names
 from archdsl.ir.dims import Expr, Num, substitute
-from archdsl.ir.graph import Block, CallNode, CondNode, LoopNode, Model, Node, OpNode, Value
+from archdsl.ir.graph import (
+    Block,
+    CallNode,
+    CondNode,
+    Graph,
+    LoopNode,
+    Model,
+    Node,
+    OpNode,
+    Value,
+    node_outputs,
+    reads,
+)
 from archdsl.ir.masks import Mask, limited_causal, without_padding
 from archdsl.ir.op import Primitive
-from archdsl.ir.walk import nodes_below, ops_below
+from archdsl.ir.walk import every_node, nodes_below, ops_below
 from archdsl.passes.flat_step import unroll_step
 from archdsl.passes.flatten import FlatNode, FlatOp
+from archdsl.passes.forms import has
 from archdsl.passes.kinds import inference_nodes
 from archdsl.passes.outline import outline, refuse
 from archdsl.passes.step import stepped
@@ -39,6 +53,12 @@ class Decoder:
                 raise
             raise self.refuse(found.message, "`--to torch` computes it without transformers") from None
         self._demand_cache()
+        self.encoding: frozenset[Block] = frozenset()
+        """The blocks of an encoder."""
+        if len(self.inputs) > 1:
+            self.outlined = divided(self.outlined, self.step.of.time, self.refuse)
+            assert self.encoder is not None
+            self.encoding = frozenset(blocks_below(self.encoder.graph))
         tables = Tables(self.step)
         if tables.are_others():
             raise self.refuse("it makes biases, masks or tables of positions itself, in a way that has no step there")
@@ -50,6 +70,11 @@ class Decoder:
         self.kept = {*self._kept()}
         """Attention whose keys and values the cache holds."""
         self._demand_attention()
+        self.crossing = self._crossing() if self.encoder is not None else {}
+        """Attention to the source of which the cache holds keys and values, and the nodes that make them."""
+        if not self._have_places():
+            self.crossing = {}
+            self._layers.clear()
 
     def refuse(self, why: str, help: str = "") -> ArchError:
         return refuse(self.original, why, help)
@@ -64,10 +89,15 @@ class Decoder:
                     f"{_called(kept.node)} hands a state from each position to the next, and transformers' cache of "
                     "this kind of model holds keys and values"
                 )
-        inputs = [(n, v) for n, v in self.outlined.model.inputs if v.dtype != "padding"]
-        if len(inputs) != 1 or any(v.dtype != "token" or v.rank != 2 for _, v in inputs):
-            named = ", ".join(f"`{n}`" for n, _ in inputs)
-            raise self.refuse(f"it takes {named}, and a causal language model takes one sequence of tokens")
+        time, tokens = self.step.of.time, [v for _, v in self.inputs]
+        known = all(v.dtype == "token" and v.rank == 2 for v in tokens)
+        source = [v.shape[1].value for v in tokens if not has(v.shape[1], time)] if known else []
+        paddings = [self.padding.shape[1].value] if self.padding is not None else []
+        if not known or len(tokens) != 1 + len(source) or len(source) > 1 or paddings not in ([], source):
+            named = ", ".join(f"`{n}`" for n, _ in self.outlined.model.inputs)
+            raise self.refuse(
+                f"it takes {named}, and a language model takes the tokens of one sequence, or of a source and a target"
+            )
 
     def _kept(self) -> Iterator[OpNode]:
         """The attention of which the cache holds keys and values, each beside its maker and read by it alone."""
@@ -140,7 +170,8 @@ class Decoder:
     @cached_property
     def masks(self) -> list[OpNode]:
         """The masks that the model makes, in order."""
-        return [n for n in inference_nodes(self.outlined.base.graph) if isinstance(n, OpNode) and n.op.makes_mask]
+        nodes = (n for n in inference_nodes(self.outlined.base.graph) if isinstance(n, OpNode) and n.op.makes_mask)
+        return [n for n in nodes if any(has(d, self.step.of.time) for d in n.outputs[0].shape)]
 
     @cached_property
     def limits(self) -> list[tuple[str, Num | None]]:
@@ -151,31 +182,82 @@ class Decoder:
         """Whether a bias is added to the scores of attention."""
         return any(isinstance(n, OpNode) and n.op.adds_mask for n in inference_nodes(self.outlined.base.graph))
 
+    # --- the source ---
+
+    @property
+    def encoder(self) -> Block | None:
+        """What reads the source."""
+        return self.outlined.base.before
+
+    @cached_property
+    def padding(self) -> Value | None:
+        """The input that tells the padding of the source."""
+        paddings = (v for _, v in self.outlined.model.inputs if v.dtype == "padding")
+        return next((v for v in paddings if not has(v.shape[1], self.step.of.time)), None)
+
+    def _crossing(self) -> dict[OpNode, list[Node]]:
+        """Attention to the source, and the nodes of its block that make its keys and values."""
+        once = {*self.step.before.outputs}
+        flats = [
+            n for n in self.step.step.nodes if isinstance(n, FlatOp) and _is_hosted(n.node) and n.tensor(0).rank == 4
+        ]
+        to_source = {self._whole(n) for n in flats if all(n.inputs[i] in once for i in n.node.op.cached_inputs(n.node))}
+        found: dict[OpNode, list[Node]] = {}
+        for block in blocks_below(self.outlined.base.graph):
+            for node in block.graph.nodes:
+                if isinstance(node, OpNode) and node in to_source and (makers := _makers(node, block.graph)):
+                    found[node] = makers
+        return found
+
+    def _have_places(self) -> bool:
+        """Whether the cache has places for keys and values of the source: it has one for each of the target's, and
+        keeps the last positions alone where the target's are limited."""
+        if any(rule for rule, _ in self.limits):
+            return False
+        base = self.outlined.base
+        for block in {base, *blocks_below(base.graph)}:
+            counts = [(self.layers_of(n), self.layers_of(n, True)) for n in every_node(block.graph)]
+            alone = block is not base and not any(own for own, source in counts if source)
+            if not alone and any(source > own for own, source in counts):
+                return False
+        return True
+
     # --- what blocks are ---
 
     @cached_property
-    def tokens(self) -> Value:
-        return next(v for _, v in self.outlined.model.inputs if v.dtype != "padding")
-
-    def layers(self, block: Block) -> int:
-        """How many layers of the cache a block and what it calls have."""
-        if block not in self._layers:
-            self._layers[block] = sum(map(self.layers_of, block.graph.nodes))
-        return self._layers[block]
-
-    def layers_of(self, node: Node) -> int:
-        """The same of a node."""
-        if isinstance(node, CallNode):
-            return self.layers(node.block)
-        if isinstance(node, LoopNode):
-            inside = [sum(map(self.layers_of, g.nodes)) for g in node.bodies]
-            return sum(inside[i] for i in node.iterations)
-        if isinstance(node, CondNode):
-            return sum(map(self.layers_of, node.otherwise.nodes))
-        return int(node in self.kept)
+    def inputs(self) -> list[tuple[str, Value]]:
+        """The model's inputs of tokens, by name: the source's, if there is one, and those that it continues."""
+        return [(n, v) for n, v in self.outlined.model.inputs if v.dtype != "padding"]
 
     @cached_property
-    def _layers(self) -> dict[Block, int]:
+    def tokens(self) -> Value:
+        """The tokens that it continues."""
+        return next(v for _, v in self.inputs if any(has(d, self.step.of.time) for d in v.shape))
+
+    def layers(self, block: Block, source: bool = False) -> int:
+        """How many layers of the cache a block and what it calls have; of that of the `source`."""
+        key = block, source
+        if key not in self._layers:
+            self._layers[key] = sum(self.layers_of(n, source) for n in block.graph.nodes)
+        return self._layers[key]
+
+    def layers_of(self, node: Node, source: bool = False) -> int:
+        """The same of a node."""
+        if isinstance(node, CallNode):
+            return self.layers(node.block, source)
+        if isinstance(node, LoopNode):
+            inside = [sum(self.layers_of(n, source) for n in g.nodes) for g in node.bodies]
+            return sum(inside[i] for i in node.iterations)
+        if isinstance(node, CondNode):
+            return sum(self.layers_of(n, source) for n in node.otherwise.nodes)
+        return int(node in (self.crossing if source else self.kept))
+
+    def is_numbered(self, block: Block) -> bool:
+        """Whether the class of a block is given the cache, and the index of its first layer there."""
+        return bool(self.layers(block) or self.layers(block, True))
+
+    @cached_property
+    def _layers(self) -> dict[tuple[Block, bool], int]:
         return {}
 
     @cached_property
@@ -201,3 +283,18 @@ def _is_hosted(node: OpNode) -> bool:
 def _called(node: FlatNode) -> str:
     """What a message calls a node."""
     return f"`{node.node.op.name}`" if isinstance(node, FlatOp) else "a scan"
+
+
+def _makers(node: OpNode, graph: Graph) -> list[Node]:
+    """The nodes of a graph that make the keys and values of attention, and nothing else; none where these come from
+    elsewhere."""
+    kept = {node.tensor(i) for i in node.op.cached_inputs(node)}
+    needed, found = {*kept}, list[Node]((node,))
+    for n in reversed(graph.nodes):
+        made = {*node_outputs(n)}
+        others = (m for m in graph.nodes if m not in found and not made.isdisjoint(reads(m)))
+        if made & needed and made.isdisjoint(graph.outputs) and next(others, None) is None:
+            needed.update(reads(n))
+            found.append(n)
+    makers = [n for n in graph.nodes if n in found[1:]]
+    return makers if kept <= {v for n in makers for v in node_outputs(n)} else []

@@ -80,20 +80,23 @@ def save(
         found.append(output / "model.safetensors")
     found += copy(beside, output, tokens)
     classes = writer.classes
+    encodes = classes.decoder.encoder is not None
+    special = {**token_ids(beside, (CONFIG, GENERATION)), **(tokens or {})}
+    if encodes and "bos_token_id" in special:
+        special.setdefault("decoder_start_token_id", special["bos_token_id"])
     config = {
         "architectures": [classes.root_class],
         "auto_map": {
             "AutoConfig": f"configuration_{stem}.{classes.config_class}",
             "AutoModel": f"modeling_{stem}.{classes.base.name}",
-            "AutoModelForCausalLM": f"modeling_{stem}.{classes.root_class}",
+            f"AutoModelFor{'Seq2Seq' if encodes else 'Causal'}LM": f"modeling_{stem}.{classes.root_class}",
             **{f"AutoModel{ending}": f"modeling_{stem}.{name}" for ending, name in classes.classifiers.items()},
         },
         "model_type": writer.config.kind,
         **{field_name(name): value_of(n.value) for name, n in classes.config.items()},
         **classes.library_fields,
         **{name: said[name] for name in OF_TEXTS if said.get(name) is not None},
-        **token_ids(beside, (CONFIG, GENERATION)),
-        **(tokens or {}),
+        **special,
         "dtype": dtype_of(said, [e.dtype for e in checkpoint.entries.values()] if checkpoint is not None else ()),
     }
     files = {

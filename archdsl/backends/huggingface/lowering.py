@@ -15,10 +15,21 @@ from typing import Any
 from archdsl.backends.huggingface.decoder import Decoder
 from archdsl.backends.huggingface.lists import INDEXED, Index, IndexedList, added, size
 from archdsl.backends.torch.classes import Classes, ClassGroup
-from archdsl.backends.torch.lower import Kind, Lowered, Lowering, MadeModule, Make, Method, Modules, Parameter
-from archdsl.backends.torch.program import Bind, Conditional, Suite
+from archdsl.backends.torch.lower import (
+    Kind,
+    Lowered,
+    Lowering,
+    MadeModule,
+    Make,
+    Method,
+    Modules,
+    Parameter,
+    context_kind,
+    method_name,
+)
+from archdsl.backends.torch.program import Bind, Conditional, Put, Suite
 from archdsl.backends.torch.scope import TorchNodeScope
-from archdsl.backends.torch.tree import Made, Part, PyNode, Read, Variable, call_tree, py, word
+from archdsl.backends.torch.tree import Made, Part, PyNode, Read, Variable, call_tree, lift, py, word
 from archdsl.ir.dims import Expr, Lit, Num, binary
 from archdsl.ir.graph import Block, CallNode, CheckNode, Graph, LoopNode, LossNode, OpNode, Value
 from archdsl.ir.graph import Node as IrNode
@@ -83,30 +94,43 @@ class LibraryModules(Modules):
         super().__init__(lowering)
         self.index = Index() if lowering.is_base else Index(word("layer_idx"))
         """The index of the layer that is made next."""
+        self.of_source = self.index
+        """The same of layers that attend to the source alone."""
 
     def add(self, name: str, constructor: Tree, *, raw: bool = False, buffer: bool = False) -> Part:
         lowering = self.lowering
-        layers = lowering.decoder.layers(constructor.site.block) if isinstance(constructor, Made) else 0
-        if self.recording is not None or not layers or name in self.names:
+        block = constructor.site.block if isinstance(constructor, Made) else None
+        taken = [lowering.decoder.layers(block, source) for source in (False, True)] if block is not None else [0, 0]
+        if self.recording is not None or not any(taken) or name in self.names:
             return super().add(name, constructor, raw=raw, buffer=buffer)
-        indexed = PyNode(INDEXED, (constructor, self.index.tree(lowering.numbers.expression)))
-        self.index = self.index.plus(Lit(str(layers)))
+        index = self.index if taken[0] else self.of_source
+        if taken[0]:
+            self.index = index.plus(Lit(str(taken[0])))
+        else:
+            self.of_source = index.plus(Lit(str(taken[1])))
+        indexed = PyNode(INDEXED, (constructor, index.tree(lowering.numbers.expression)))
         return super().add(name, indexed, raw=raw, buffer=buffer)
 
     def _list(self, node: LoopNode, made: Sequence[Sequence[MadeModule]]) -> Tree:
         makers = [each[0].constructor for each in made if len(each) == 1]
         blocks = [m.site.block for m in makers if isinstance(m, Made)]
         layers = [self.lowering.decoder.layers(b) for b in blocks]
-        if not any(layers):
+        of_source = [self.lowering.decoder.layers(b, True) for b in blocks]
+        if not any(layers) and not any(of_source):
             return super()._list(node, made)
+        layers = layers if any(layers) else of_source
         if len(makers) != len(made) or not all(layers) or self.lowering.loops > 1:
             raise self.lowering.refuse("layers with attention and layers without it stand in one loop")
         writer = IndexedList(makers, layers, self.lowering.numbers.expression)
-        start = self.index
+        start = self.of_source if layers is of_source else self.index
         total: Expr = Lit(str(sum(layers[i] for i in node.iterations)))
         if node.pattern is not None:
             total = size(node.pattern, layers)
-        self.index = Index(start.local, added(start.offset, total))
+        following = Index(start.local, added(start.offset, total))
+        if layers is of_source:
+            self.of_source = following
+        else:
+            self.index = following
         return writer.written(node.pattern, node.iterations, start)
 
 
@@ -128,8 +152,6 @@ class LibraryLowering(Lowering):
         self.is_base = block is decoder.outlined.base
         self.modules = LibraryModules(self)
         self.lowered.modules = self.modules
-        self.layers = decoder.layers(block)
-        """How many layers of the cache it and what it calls have."""
         self.states = Variable("past_key_values", state=True)
         self.rest = Variable("kwargs")
         self.prelude: Prelude | None = None
@@ -137,6 +159,10 @@ class LibraryLowering(Lowering):
         """Results of attention as the kernel gives them, [batch, time, heads, value_dim]."""
         self.offset = 0
         """How many uses of attention there were in the block itself."""
+        self.of_source = 0
+        """How many of attention to the source."""
+        self.postponed = {n for uses in decoder.crossing.values() for n in uses}
+        """What makes keys and values of the source, where they are not in the cache yet."""
         self.loops = 0
 
     def refuse(self, why: str) -> Exception:
@@ -149,13 +175,10 @@ class LibraryLowering(Lowering):
     # --- parameters ---
 
     def parameters(self) -> None:
-        if self.block is self.decoder.outlined.model.block:
-            self.prelude = head = HeadPrelude(self)
-            self.lowered.method.parameters += head.parameters
-            return
-        if self.is_base:
-            self.prelude = Prelude(self)
+        if self.block is self.decoder.outlined.model.block or self.is_base:
+            self.prelude = (Prelude if self.is_base else HeadPrelude)(self)
             self.lowered.method.parameters += self.prelude.parameters
+            self.prelude.begin(self)
             return
         super().parameters()
         found = self.lowered.method.parameters
@@ -164,9 +187,16 @@ class LibraryLowering(Lowering):
             source = sources.get(p.target) if isinstance(p.target, Value) else None
             if isinstance(source, OpNode) and (source.op.makes_mask or source.op.adds_mask):
                 found[i] = p._replace(type="Any")
-        if self.layers:
+        if self.decoder.is_numbered(self.block):
             found.append(Parameter(self.states, "Cache | None"))
             found.append(Parameter(self.rest, "Any", rest=True))
+
+    def first_part(self, block: Block) -> Lowering:
+        if not self.is_base:
+            return super().first_part(block)
+        first = EncoderLowering(self.decoder, self.classes, block, self.modules)
+        first.lowered.method.name = encode_name(self.block)
+        return first
 
     def run(self) -> Lowered:
         lowered = super().run()
@@ -177,12 +207,10 @@ class LibraryLowering(Lowering):
     # --- nodes ---
 
     def node(self, node: IrNode, graph: Graph) -> None:
-        if isinstance(node, CheckNode):
-            if node.op != "<=" or not has(node.left, self.decoder.step.of.time):
-                raise self.refuse(f"it has a condition on the length of a sequence: {node.message}")
-            return  # transformers bounds lengths by the Config
-        if isinstance(node, LossNode):
-            raise self.refuse(f"it has a loss of its own, `{node.name}`")
+        if isinstance(node, CheckNode) and (node.op != "<=" or not has(node.left, self.decoder.step.of.time)):
+            raise self.refuse(f"it has a condition on the length of a sequence: {node.message}")
+        if _is_left_out(node, self.decoder) or node in self.postponed:
+            return
         if isinstance(node, OpNode) and self.decoder.tables.get(node, 0) is None:
             raise self.refuse(TABLE.format(node.op.name))
         super().node(node, graph)
@@ -197,6 +225,9 @@ class LibraryLowering(Lowering):
             self.put(Bind((node.outputs[0],), self.scope(node).py("masked_bias({0}, {1})"), nested=False))
         elif node in self.decoder.kept:
             self.attention(node, graph)
+        elif node in self.decoder.crossing:
+            self.to_source(node, graph)
+            super().op(node, graph)
         elif self.merges(node):
             x = next(v for v in self.block.graph.inputs if v.rank == node.outputs[0].rank)
             y = self.attended[next(v for v in node.inputs if isinstance(v, Value))]
@@ -232,7 +263,8 @@ class LibraryLowering(Lowering):
         found = tuple(Variable(v.name or hints.get(v) or role) for v, role in zip(values, roles, strict=True))
         cache = Read(self.states)
         self.bound(node.inputs[:1])
-        update = py("{c}.update({*xs}, {i})", c=cache, xs=[self.read(v) for v in values], i=index)
+        own = cache if self.decoder.encoder is None else py("{c}.self_attention_cache", c=cache)
+        update = py("{c}.update({*xs}, {i})", c=own, xs=[self.read(v) for v in values], i=index)
         new = tuple(replace(v) for v in values)
         then = Suite((), (Bind(new, update),), tuple(map(Read, new)))
         otherwise = Suite((), (), tuple(self.read(v) for v in values))
@@ -261,6 +293,35 @@ class LibraryLowering(Lowering):
         elif any(step not in self.lowered.init for step in made):
             raise self.refuse("a block of it attends in two ways, of different scale")
 
+    def to_source(self, node: OpNode, graph: Graph) -> None:
+        """Make the keys and values of the source, or take those that the cache has."""
+        makers = self.decoder.crossing[node]
+        index: Tree = py("self.layer_idx")
+        if self.of_source:
+            index = py("{i} + {n}", i=index, n=self.of_source)
+        self.of_source += 1
+        self.postponed.difference_update(makers)
+        values = [node.tensor(i) for i in sorted(node.op.cached_inputs(node))]
+        hints = self.lowered.method.hints
+        for value, (_, (_, role)) in zip(values, sorted(node.op.cached_inputs(node).items()), strict=True):
+            hints.setdefault(value, value.name or role)
+        cache, new = Read(self.states), tuple(replace(v) for v in values)
+        found, first = (tuple(Variable(hints[v]) for v in values) for _ in range(2))
+        places = py("{c}.cross_attention_cache", c=cache)
+        update = py("{places}.update({*xs}, {i})", places=places, xs=[Read(v) for v in values], i=index)
+        note = Put(py("{c}.is_updated[{i}]", c=cache, i=index), lift(True))
+        then = Suite((), (Bind(new, update), note), tuple(map(Read, new)))
+        otherwise = Suite((), (), tuple(map(Read, values)))
+        for value, variable in zip(new, found, strict=True):
+            hints[value] = variable.hint
+        keep = Conditional(py("{c} is not None", c=cache), then, otherwise, first)
+        made = self.within(Graph((), tuple(makers), tuple(values)), (), values)
+        make = Suite((), (*made.steps, keep), tuple(map(Read, first)))
+        known = [py(f"{{places}}.layers[{{i}}].{name}", places=places, i=index) for name in ("keys", "values")]
+        test = py("{c} is not None and {c}.is_updated.get({i})", c=cache, i=index)
+        self.put(Conditional(test, Suite((), (), tuple(known)), make, found))
+        self.aliases.update(zip(values, map(Read, found), strict=True))
+
     def bound(self, values: Sequence[Any]) -> None:
         """Give values that were made last statements of their own."""
         for i, step in enumerate(self.steps):
@@ -285,14 +346,14 @@ class LibraryLowering(Lowering):
     def call(self, node: CallNode, graph: Graph) -> None:
         if self.prelude is not None and self.prelude.calls(self, node):
             return
-        if node.instance is not None and self.decoder.layers(node.block):
+        if node.instance is not None and self.decoder.is_numbered(node.block):
             raise self.refuse(
                 f"`{node.block.name}` is one layer that is used several times: it has one place in the cache"
             )
         super().call(node, graph)
 
     def called(self, node: CallNode, module: Tree, args: list[Tree], keywords: dict[str, Tree]) -> Tree:
-        if not self.decoder.layers(node.block):
+        if not self.decoder.is_numbered(node.block):
             return super().called(node, module, args, keywords)
         rest: dict[Any, Tree] = {None: Read(self.rest)}
         if self.is_base:  # by the name at which a layer finds the cache, and leaves it out where it is recomputed
@@ -303,26 +364,80 @@ class LibraryLowering(Lowering):
         return "tensor"
 
 
+class EncoderLowering(Lowering):
+    """Lowers a block of an encoder, or that part of the model, as in a plain file."""
+
+    def __init__(self, decoder: Decoder, classes: Classes, block: Block, inside: Modules | None = None) -> None:
+        super().__init__(classes, block, [context_kind(c) for c in block.contexts], inside)
+        self.decoder = decoder
+
+    def parameters(self) -> None:
+        if self.block is not self.decoder.encoder:
+            super().parameters()
+            return
+        method, padding = self.lowered.method, self.decoder.padding
+        source = next(v for v in self.block.graph.inputs if v is not padding)
+        method.hints[source] = "input_ids"
+        method.parameters.append(Parameter(source, "Tensor"))
+        if padding is not None:
+            mask = Variable("attention_mask")
+            method.parameters.append(Parameter(mask, "Tensor | None", "None"))
+            if padding in self.block.graph.inputs:
+                all_real = py("torch.ones_like({x}, dtype=torch.bool)", x=Read(source))
+                self.put(real_tokens(padding, mask, all_real))
+
+    def node(self, node: IrNode, graph: Graph) -> None:
+        if not _is_left_out(node, self.decoder):
+            super().node(node, graph)
+
+    def kind_of(self, node: CallNode, group: ClassGroup, i: int) -> Kind:
+        return context_kind(node.block.contexts[i])
+
+
+def _is_left_out(node: IrNode, decoder: Decoder) -> bool:
+    """Whether transformers has no use for a node: it bounds lengths by the Config."""
+    if isinstance(node, LossNode):
+        raise decoder.refuse(f"it has a loss of its own, `{node.name}`")
+    return isinstance(node, CheckNode) and node.op == "<="
+
+
+def encode_name(block: Block) -> str:
+    """What computes the result of the encoder is called."""
+    return method_name(block, "encode", "encode_source")
+
+
+def real_tokens(padding: Value, mask: Variable, all_real: Tree) -> Conditional:
+    """The statement that makes a padding of a mask, which may not be given."""
+    given = Suite((), (), (py("{mask}.bool()", mask=Read(mask)),))
+    return Conditional(py("{mask} is None", mask=Read(mask)), Suite((), (), (all_real,)), given, (padding,))
+
+
 class Prelude:
     """How the `forward` of the model without its head begins: embeddings, positions and masks, as the library hands or
     makes them."""
 
     def __init__(self, lowering: LibraryLowering) -> None:
         self.tokens = lowering.decoder.tokens
-        self.attention_mask, self.given_positions = Variable("attention_mask"), Variable("position_ids")
-        self.given_cache, self.embeds = Variable("past_key_values", state=True), Variable("inputs_embeds")
+        self.encodes = lowering.decoder.encoder is not None
+        of = "decoder_" * self.encodes
+        self.attention_mask, self.given_positions = Variable(f"{of}attention_mask"), Variable(f"{of}position_ids")
+        self.given_cache, self.embeds = Variable("past_key_values", state=True), Variable(f"{of}inputs_embeds")
         self.use_cache = Variable("use_cache")
         self.position_ids = Variable("position_ids")
         self.past = Variable("past")
         self.mask: Tree | None = None
         self.query: tuple[Tree, Tree] | None = None
         self.x: Value | None = None
-        lowering.lowered.method.hints[self.tokens] = "input_ids"
+        self.source, self.source_mask = Variable("input_ids"), Variable("attention_mask")
+        self.encoded = Variable("encoder_outputs")
+        lowering.lowered.method.hints[self.tokens] = f"{of}input_ids"
         optional = "Tensor | None", "None"
         self.parameters = [
+            *[Parameter(v, *optional) for v in (self.source, self.source_mask) if self.encodes],
             Parameter(self.tokens, *optional),
             Parameter(self.attention_mask, *optional),
             Parameter(self.given_positions, *optional),
+            *[Parameter(self.encoded, "Any", "None")] * self.encodes,
             Parameter(self.given_cache, "Cache | None", "None"),
             Parameter(self.embeds, *optional),
             *self.further(),
@@ -332,6 +447,21 @@ class Prelude:
         ]
         self.describe(lowering.lowered.method)
 
+    def begin(self, lowering: LibraryLowering) -> None:
+        """Take the result of the encoder, or compute it."""
+        if not self.encodes:
+            return
+        memory, padding = lowering.block.graph.inputs[-1], lowering.decoder.padding
+        encode = PyNode("Attribute", (word("self"), encode_name(lowering.block)))
+        masks = [Read(self.source_mask)] * (padding is not None)
+        call = call_tree(encode, [Read(self.source), *masks])
+        given = Read(self.encoded)
+        result = py("{call} if {given} is None else {given}[0]", call=call, given=given)
+        lowering.put(Bind((memory,), result, nested=False))
+        if padding in lowering.block.graph.inputs:
+            all_real = py("{x}.new_ones({x}.shape[:2], dtype=torch.bool)", x=Read(memory))
+            lowering.put(real_tokens(padding, self.source_mask, all_real))
+
     def further(self) -> list[Parameter]:
         return []
 
@@ -339,15 +469,18 @@ class Prelude:
         return []
 
     def describe(self, method: Method) -> None:
-        method.gives, method.decorators = "BaseModelOutputWithPast", ("merge_with_config_defaults", "capture_outputs")
+        method.gives = "Seq2SeqModelOutput" if self.encodes else "BaseModelOutputWithPast"
+        method.decorators = ("merge_with_config_defaults", "capture_outputs")
         method.doc = "Compute hidden states [batch, time, width] for input_ids [batch, time] or inputs_embeds."
+        if self.encodes:
+            method.doc = "Compute hidden states [batch, time, width] for decoder_input_ids [batch, time] and a source."
 
     def takes(self, lowering: LibraryLowering, node: OpNode, graph: Graph) -> bool:
         """Whether a node is written by the prelude: the embedding of the tokens, a mask."""
         if self.tokens in node.inputs:
             self.embed(lowering, node)
             return True
-        if node.op.makes_mask:
+        if node in lowering.decoder.masks:
             return True
         if self.x is None:
             raise lowering.refuse(f"`{node.op.name}` comes before the embedding of the tokens")
@@ -368,12 +501,20 @@ class Prelude:
         embedded = py("{made} if {given} is None else {given}", made=made, given=given)
         lowering.put(Bind((self.x,), embedded, nested=False, note="[batch, time, width]"))
         x, cache, after = Read(self.x), Read(self.given_cache), Variable("past_key_values", state=True)
-        new = Suite((), (), (py("DynamicCache(config=self.config)"),))
+        made = py("DynamicCache(config=self.config)")
+        if self.encodes:
+            made = py("EncoderDecoderCache({made}, {made})", made=made)
+        new = Suite((), (), (made,))
         wanted = py("{use} and {c} is None", use=Read(self.use_cache), c=cache)
         lowering.put(Conditional(wanted, new, Suite((), (), (cache,)), (after,)))
         lowering.states = after
-        self.positions(lowering, x, Read(after))
-        self.masks(lowering, x, Read(after))
+        own: Tree = Read(after)
+        if self.encodes:
+            one = Variable("cache")
+            lowering.put(Bind((one,), py("None if {c} is None else {c}.self_attention_cache", c=own), nested=False))
+            own = Read(one)
+        self.positions(lowering, x, own)
+        self.masks(lowering, x, own)
 
     def positions(self, lowering: LibraryLowering, x: Tree, cache: Tree) -> None:
         before = py("0 if {c} is None else {c}.get_seq_length()", c=cache)
@@ -426,14 +567,14 @@ class Prelude:
 
     def end(self, lowering: LibraryLowering) -> None:
         method = lowering.lowered.method
-        output = py(
-            "BaseModelOutputWithPast(last_hidden_state={x}, past_key_values={c})",
-            x=method.results[0],
-            c=Read(lowering.states),
-        )
-        method.results = (output,)
+        known: dict[str | None, Tree] = {"last_hidden_state": method.results[0]}
+        known["past_key_values"] = Read(lowering.states)
+        memory = lowering.block.graph.inputs[-1:] if self.encodes else ()
+        if memory:
+            known["encoder_last_hidden_state"] = Read(memory[0])
+        method.results = (call_tree(word(method.gives), [], known),)
         assert self.x is not None
-        method.block = replace(lowering.block, graph=Graph((self.x,), (), ()))
+        method.block = replace(lowering.block, graph=Graph((self.x, *memory), (), ()), before=None)
 
 
 class HeadPrelude(Prelude):
@@ -448,26 +589,37 @@ class HeadPrelude(Prelude):
         return [Parameter(self.keep, "int | Tensor", "0")]
 
     def describe(self, method: Method) -> None:
-        method.gives, method.decorators = "CausalLMOutputWithPast", ("can_return_tuple",)
+        method.gives = "Seq2SeqLMOutput" if self.encodes else "CausalLMOutputWithPast"
+        method.decorators = ("can_return_tuple",)
         method.doc = "Compute logits [batch, time, vocab], and with labels [batch, time] their mean loss (-100: none)."
+
+    def begin(self, lowering: LibraryLowering) -> None:
+        self.ids: Any = self.tokens
+        if not self.encodes:
+            return
+        self.ids = Variable("decoder_input_ids")
+        given, labels = Read(self.tokens), Read(self.labels)
+        shifted = py("self.prepare_decoder_input_ids_from_labels({y})", y=labels)
+        test = py("{y} is not None and {x} is None", y=labels, x=given)
+        then, otherwise = Suite((), (), (shifted,)), Suite((), (), (given,))
+        lowering.put(Conditional(test, then, otherwise, (self.ids,)))
 
     def takes(self, lowering: LibraryLowering, node: OpNode, graph: Graph) -> bool:
         return False
 
     def calls(self, lowering: LibraryLowering, node: CallNode) -> bool:
+        if node.step is not None:
+            return True  # the model encodes, where it is not given what that gave
         if node.block is not lowering.decoder.outlined.base:
             return False
         made = lowering.modules.made(node.block, node.bind, node.alias)
         module = Modules.add(lowering.modules, node.name, made)
-        given: dict[str | None, Tree] = {
-            "input_ids": Read(self.tokens),
-            "attention_mask": Read(self.attention_mask),
-            "position_ids": Read(self.given_positions),
-            "past_key_values": Read(self.given_cache),
-            "inputs_embeds": Read(self.embeds),
-            "use_cache": Read(self.use_cache),
-            None: Read(lowering.rest),
-        }
+        source = (self.source, self.source_mask, self.encoded) if self.encodes else ()
+        own = (self.attention_mask, self.given_positions, self.given_cache, self.embeds, self.use_cache)
+        given: dict[str | None, Tree] = {v.hint: Read(v) for v in source[:2]}
+        given |= {"decoder_input_ids" if self.encodes else "input_ids": Read(self.ids)}
+        given |= {v.hint: Read(v) for v in (*own, *source[2:])}
+        given[None] = Read(lowering.rest)
         lowering.put(Bind((self.out,), call_tree(module, [], given), nested=False))
         kept = Variable("keep")
         keep = Read(self.keep)
@@ -481,10 +633,16 @@ class HeadPrelude(Prelude):
         logits, loss = Variable("logits"), Variable("loss")
         vocab = lowering.numbers.short(lowering.decoder.outlined.head.outputs[0].shape[-1])
         named: dict[str | None, Tree] = {"vocab_size": vocab, None: Read(lowering.rest)}
-        call = call_tree(py("self.loss_function"), [Read(logits), Read(self.labels)], named)
+        labels: list[Tree] = [Read(self.labels)]
+        if self.encodes:  # which says the same of each position, and not of the next
+            labels, named = [lift(None)], {"vocab_size": vocab, "shift_labels": Read(self.labels), None: named[None]}
+        call = call_tree(py("self.loss_function"), [Read(logits), *labels], named)
         test = py("None if {y} is None else {call}", y=Read(self.labels), call=call)
         result = Bind((logits,), method.results[0], nested=False)
         method.steps = (*method.steps, result, Bind((loss,), test, nested=False))
         own: dict[str | None, Tree] = {"loss": Read(loss), "logits": Read(logits)}
-        handed = {name: py(f"{{out}}.{name}", out=Read(self.out)) for name in ("past_key_values", "hidden_states")}
-        method.results = (call_tree(word("CausalLMOutputWithPast"), [], {**own, **handed}),)
+        names = ("past_key_values", "encoder_last_hidden_state" if self.encodes else "hidden_states")
+        handed = {name: py(f"{{out}}.{name}", out=Read(self.out)) for name in names}
+        if self.encodes:
+            handed["decoder_hidden_states"] = py('getattr({out}, "hidden_states", None)', out=Read(self.out))
+        method.results = (call_tree(word(method.gives), [], {**own, **handed}),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,9 +14,9 @@ from archdsl.backends.torch.imports import imports
 from archdsl.backends.torch.module import ClassWriter, FileWriter
 from archdsl.backends.torch.python import lines_laid_out
 from archdsl.backends.torch.text import first_sentence, quoted
-from archdsl.backends.torch.tree import PyNode, py
+from archdsl.backends.torch.tree import Part, PyNode, leaves, py
 from archdsl.backends.torch.validate import validate
-from archdsl.ir.graph import CallNode, LoopNode, Model
+from archdsl.ir.graph import Block, CallNode, LoopNode, Model
 from archdsl.ir.op import Tree
 from archdsl.ir.walk import every_node
 from archdsl.passes.kinds import inference_nodes
@@ -51,7 +51,7 @@ class LibraryWriter(FileWriter):
         self.classes.settle([])
         texts = [LibraryClassWriter(self, g).text() for g in self.classes.groups if g is not self.classes.base]
         below = [LibraryClassWriter(self, self.classes.base).text(), LibraryClassWriter(self, None).text()]
-        texts += [self.pretrained(), *below, *self.classifiers()]
+        texts += [self.pretrained(), *self.encoders(), *below, *self.classifiers()]
         above = list(self._above([], {}))
         body = "\n\n\n".join([*above, *texts]) + "\n"
         self.names -= {"dataclass"}
@@ -79,21 +79,27 @@ class LibraryWriter(FileWriter):
     @cached_property
     def stacked(self) -> list[ClassGroup]:
         """The classes of layers: what a loop of the model calls and the cache has a place for."""
-        found: dict[ClassGroup, None] = {}
-        for node in self.classes.decoder.outlined.base.graph.nodes:
-            if isinstance(node, LoopNode):
-                for body in node.bodies:
-                    calls = (
-                        n for n in every_node(body) if isinstance(n, CallNode) and self.classes.decoder.layers(n.block)
-                    )
-                    found |= dict.fromkeys(self.classes.group(n.block) for n in calls)
-        return list(found)
+        decoder = self.classes.decoder
+        return self._stacked(decoder.outlined.base, lambda block: bool(decoder.layers(block)))
+
+    @cached_property
+    def encoding(self) -> list[ClassGroup]:
+        """The classes of layers of an encoder."""
+        encoder = self.classes.decoder.encoder
+        return self._stacked(encoder, lambda block: True) if encoder is not None else []
+
+    def _stacked(self, block: Block, takes: Callable[[Block], bool]) -> list[ClassGroup]:
+        """The classes of what the loops of a block call."""
+        loops = (n for n in block.graph.nodes if isinstance(n, LoopNode))
+        nodes = (n for loop in loops for body in loop.bodies for n in every_node(body))
+        calls = (n for n in nodes if isinstance(n, CallNode) and takes(n.block))
+        return list(dict.fromkeys(self.classes.group(n.block) for n in calls))
 
     def pretrained(self) -> str:
         """The class that all of the model's own inherit from."""
         classes = self.classes
         kernels = frozenset.intersection(*(n.op.kernels(n) for n, _ in classes.decoder.attention))
-        layers = ", ".join(f'"{g.name}"' for g in self.stacked)
+        layers = ", ".join(f'"{g.name}"' for g in (*self.encoding, *self.stacked))
         recorded = ", ".join(g.name for g in self.stacked)
         lines = [
             f"config_class = {classes.config_class}",
@@ -117,6 +123,44 @@ class LibraryWriter(FileWriter):
             '        """Draw the weights of one module; those that were loaded are kept."""\n'
             '        if reset := getattr(module, "reset_parameters", None):\n'
             "            reset()"
+        )
+
+    def encoders(self) -> Iterator[str]:
+        """The class that `generate` takes for the encoder."""
+        classes = self.classes
+        if classes.decoder.encoder is None:
+            return
+        before = classes.by_block[classes.decoder.outlined.base].latest.before
+        assert before is not None
+        method = before.method
+        read = dict.fromkeys(x.name for x in leaves((method.steps, method.results)) if isinstance(x, Part))
+        parts = ", ".join(f'"{name}"' for name in read) + "," * (len(read) == 1)
+        mask = ", attention_mask" * (len(method.parameters) > 1)
+        yield self.known(
+            f"class {classes.encoder_class}(nn.Module):\n"
+            f'    """The encoder of {self.original.name}: its parts are those of the model."""\n\n'
+            f"    def __init__(self, model: Any) -> None:\n"
+            f"        super().__init__()\n"
+            f"        self.{method.name} = model.{method.name}\n"
+            f"        for name in ({parts}):\n"
+            f"            setattr(self, name, getattr(model, name))\n\n"
+            f"    def forward(\n"
+            f"        self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any\n"
+            f"    ) -> Any:\n"
+            f'        """Compute hidden states [batch, source, width] for input_ids [batch, source]."""\n'
+            f"        return BaseModelOutput(last_hidden_state=self.{method.name}(input_ids{mask}))"
+        )
+
+    def of_targets(self) -> str:
+        """What the class with the LM head makes of labels."""
+        return (
+            "    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:\n"
+            '        """Put what a target begins with before labels [batch, time], and take their last away."""\n'
+            "        start, padding = self.config.decoder_start_token_id, self.config.pad_token_id\n"
+            "        if start is None:\n"
+            '            raise ValueError("labels need `config.decoder_start_token_id`: what a target begins with")\n'
+            "        before = torch.cat((torch.full_like(labels[:, :1], start), labels[:, :-1]), dim=1)\n"
+            "        return before.masked_fill(before == -100, start if padding is None else padding)"
         )
 
     def classifiers(self) -> Iterator[str]:
@@ -158,6 +202,20 @@ class LibraryClassWriter(ClassWriter):
     def is_base(self) -> bool:
         return self.group is self.classes.base
 
+    def text(self) -> str:
+        own = super().text()
+        if self.classes.decoder.encoder is None or not self.holds_config():
+            return own
+        more = self.file.of_targets()
+        if self.is_base:
+            more = (
+                "    def get_encoder(self, modality: str | None = None) -> nn.Module:\n"
+                '        """Return what computes `encoder_outputs`."""\n'
+                f"        return {self.classes.encoder_class}(self)"
+            )
+        written = self.file.known(f"class {self.classes.root_class}:\n{more}")
+        return "\n\n".join([own, written.partition("\n")[2]])
+
     def _local(self) -> dict[str, Tree]:
         return {} if self.is_base else super()._local()
 
@@ -168,7 +226,8 @@ class LibraryClassWriter(ClassWriter):
         return False
 
     def parent(self) -> str:
-        own = "GradientCheckpointingLayer" if self.group in self.file.stacked else "nn.Module"
+        layers = (*self.file.encoding, *self.file.stacked)
+        own = "GradientCheckpointingLayer" if self.group in layers else "nn.Module"
         if self.holds_config():
             own = self.classes.pretrained_class
         found = [own, "GenerationMixin"] if self.group is None else [own]
@@ -184,7 +243,7 @@ class LibraryClassWriter(ClassWriter):
 
     def _named(self) -> str:
         """What the model is called: its class."""
-        return self.classes.root_class.removesuffix("ForCausalLM")
+        return self.classes.root_class.removesuffix("ForCausalLM").removesuffix("ForConditionalGeneration")
 
     def of_class(self) -> list[str]:
         lines = []
@@ -209,11 +268,12 @@ class LibraryClassWriter(ClassWriter):
             lines = ["super().__init__(config)", *body, *switch, "self.post_init()"]
             return [head, *(f"        {text}" for text in lines), ""]
         assert group is not None
-        if not classes.decoder.layers(group.block):
+        if not classes.decoder.is_numbered(group.block):
             return super().constructor(body, draws)
         config, *others = self._parameters(group)
-        own = ["self.config = config", "self.layer_idx = layer_idx"]
-        own = own if not classes.decoder.kept.isdisjoint(inference_nodes(group.block.graph)) else []
+        nodes = {*inference_nodes(group.block.graph)}
+        hosts, reads = (not nodes.isdisjoint(which) for which in (classes.decoder.kept, classes.decoder.crossing))
+        own = ["self.config = config"] * hosts + ["self.layer_idx = layer_idx"] * (hosts or reads)
         head = f"    def __init__({', '.join(['self', config, 'layer_idx: int', *others])}) -> None:"
         return [head, "        super().__init__()", *(f"        {text}" for text in [*own, *body]), ""]
 

@@ -179,8 +179,8 @@ class Classes:
         self.pinned: dict[str, None] = {}
         """Names of the model's own block of which numbers are made that are written out."""
 
-    def layers(self, block: Block) -> int:
-        """How many layers of a library's cache a block and what it calls have."""
+    def layers(self, block: Block, source: bool = False) -> int:
+        """How many layers of a library's cache a block and what it calls have; of that of the `source` of a target."""
         return 0
 
     # --- grouping ---

@@ -297,19 +297,24 @@ class Lowering:
         return lowered
 
     def _before(self, block: Block) -> None:
-        """The part of the block that a scan computes once: its modules come first, it is a method of its own."""
-        first = self.classes.lowering(self.classes, block, [context_kind(c) for c in block.contexts])
-        first.modules.names = self.modules.names
-        first.modules.without_weights = self.modules.without_weights
-        first.lowered.method.name = method_name(self.block, *PREPARE)
-        before = first.run()
+        """The part of the block that is computed once: its modules come first, it is a method of its own."""
+        before = self.first_part(block).run()
         mine = self.lowered
         mine.before = before
         mine.init += before.init
         mine.laws += before.laws
+        mine.shared += before.shared
         for name, early in before.helpers.items():
             self.note_helper(name, early)
         mine.functions.update(before.functions)
+
+    def first_part(self, block: Block) -> Lowering:
+        """What lowers the part of the block that a scan computes once."""
+        first = self.classes.lowering(self.classes, block, [context_kind(c) for c in block.contexts])
+        first.modules.names = self.modules.names
+        first.modules.without_weights = self.modules.without_weights
+        first.lowered.method.name = method_name(self.block, *PREPARE)
+        return first
 
     def parameters(self) -> None:
         """Tensors, then what the block needs of the model around; masks that may be left out come last."""

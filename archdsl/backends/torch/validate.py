@@ -889,12 +889,15 @@ class Validator:
 
     def in_order(self, arguments: Mapping[str, Any], made: Sequence[tuple[ClassInstance, Block]]) -> None:
         """Whether each layer is given the next index of a cache, in the order in which layers are made."""
-        index = arguments.get("layer_idx", 0)
+        following = [arguments.get("layer_idx", 0)] * 2  # of those that attend to the source alone, too
         for instance, block in made:
-            taken = self.classes.layers(block)
-            if taken and block is not self.model.block and dict(instance.arguments).get("layer_idx", index) != index:
+            taken = [self.classes.layers(block), self.classes.layers(block, True)]
+            source = not taken[0]
+            index = following[source]
+            given = dict(instance.arguments).get("layer_idx", index)
+            if any(taken) and block is not self.model.block and given != index:
                 raise InvalidError(f"{instance.name} is given another index than {index}")
-            index += taken
+            following[source] += taken[source]
 
     def own_part(self, f: ast.FunctionDef, name: str) -> list[ast.stmt]:
         """The statements of a class's `__init__` or of what draws weights; without those that begin and end it and are
