@@ -35,6 +35,7 @@ FAMILIES = [
     "deepnet.arch:deepnet_200",
     "hf/bart.arch:bart",  # learned positions of each, a bias behind the head
     "hf/bart.arch:blenderbot_small",  # written out, without slots
+    "t5.arch:t5_small",  # a table of distances for each stack, a scale behind the head
     T5GEMMA,  # windows, rope, scores that are capped, a table for each
 ]
 START, NEW = 1, 6
@@ -211,6 +212,23 @@ def test_parts_are_handed_out(folders: Any) -> None:
     assert difference(last, made.logits[:, -1:]) < TOLERANCE
 
 
+def test_t5_is_transformers_own(tmp_path: Path) -> None:
+    """As remote code it is what it is as the type that transformers has."""
+    spec = f"{SPECS}/hf/t5.arch:t5"
+    model = archdsl.load(spec, set=settings_of(spec, SETTINGS))
+    folder = written(model, tmp_path)
+    archdsl.to_huggingface(model, tmp_path / "t5", weights=tmp_path / "own.safetensors", native=True)
+    ours, theirs = loaded(folder.path), loaded(tmp_path / "t5")
+    assert type(theirs).__module__.startswith("transformers.")
+    theirs.config.decoder_start_token_id = theirs.generation_config.decoder_start_token_id = START
+    with torch.no_grad():
+        a, b = (m(**folder.given, labels=folder.target) for m in (ours, theirs))
+    assert difference(a.logits, b.logits) < TOLERANCE
+    assert difference(a.loss, b.loss) < TOLERANCE
+    for options in (GREEDY, {**GREEDY, "num_beams": 3, "length_penalty": 2.0}):
+        assert ours.generate(**folder.given, **options).equal(theirs.generate(**folder.given, **options))
+
+
 # --- where layers attend to a source ----------------------------------------------------------------------------------
 
 READER = """
@@ -290,6 +308,54 @@ def test_wherever_a_layer_attends_to_a_source(what: str, tmp_path: Path, monkeyp
     assert made.past_key_values.is_updated == kept
 
 
+TABLES = """
+block place(width: size)(i: int[time]) -> [time, width] { return i -> embedding(64, width) }
+block tilt(heads: size)(i: int[time], j: int[source]) -> [heads, time, source] {
+  param slope: [heads, 1, 1] = normal(1)
+  return slope * (unsqueeze(i, 1) - j * j)
+}
+block biased(heads, bias)(x: [batch, time, width], memory: [batch, source, memory_width]) -> [batch, time, width] {
+  x += x -> layernorm -> mha(heads: heads, mask: causal, position: bias)
+  return x + (x -> layernorm -> mha(memory: memory, heads: heads, mask: full))
+}
+"""
+POSITIONS = {
+    "a block's table of pairs": ("let bias = shared(tilt)\n  x = target -> words", "bias"),
+    "and one of positions": (
+        "let bias = shared(tilt)\n  x = (target -> words) + place(indices(time), width: width)",
+        "bias",
+    ),
+    "sines of one": ("x = (target -> words) + sin(place(indices(time), width: width))", "rope"),
+    "alibi": ("x = target -> words", "alibi"),
+}
+
+
+@pytest.mark.parametrize("what", POSITIONS)
+def test_positions_of_a_target(what: str, tmp_path: Path) -> None:
+    before, bias = POSITIONS[what]
+    text = READER.replace("LAYERS", f"layers * biased(heads: heads, bias: {bias})")
+    folder = written(archdsl.load(text=TABLES + text.replace("x = target -> words", before)), tmp_path)
+    model = loaded(folder.path)
+    with torch.no_grad():
+        found = model(**folder.given, decoder_input_ids=folder.target).logits
+    assert difference(found, folder.logits(folder.target)) < TOLERANCE
+    assert model.generate(**folder.given, **GREEDY).equal(folder.greedy())
+
+
+def test_one_table_for_both_sequences(tmp_path: Path) -> None:
+    text = TABLES + READER.replace("LAYERS", "layers * biased(heads: heads, bias: bias)")
+    text = text.replace(
+        "  let words", "  let bias = shared(relative_bias(buckets: 8, bidirectional: true))\n  let words"
+    )
+    text = text.replace("block reader(heads)", "block reader(heads, bias)").replace(
+        "mha(heads: heads, mask: full)", "mha(heads: heads, mask: full, position: bias)"
+    )
+    folder = written(
+        archdsl.load(text=text.replace("reader(heads: heads)", "reader(heads: heads, bias: bias)")), tmp_path
+    )
+    assert loaded(folder.path).generate(**folder.given, **GREEDY).equal(folder.greedy())
+
+
 def test_names_that_the_classes_of_a_folder_have(tmp_path: Path) -> None:
     """Layers called `encode`, memory called `self`, and a block called like the class that `generate` takes."""
     text = READER.replace("LAYERS", FULL).replace("as read", "as encode").replace("as write", "as forward")
@@ -353,6 +419,7 @@ REFUSED = {
         "x = target -> words",
         "param scale: [width] = ones\n  memory = memory * scale\n  x = (target -> words) * scale",
     ),
+    "it makes biases, masks or tables of positions itself": ("LAYERS", "2 * biased(heads: 4, bias: tilt)"),
     "it has a loss of its own, `size`": (
         "x = target -> words",
         "loss size = mean(memory * memory, axis: [0, 1, 2])\n  x = target -> words",
@@ -373,7 +440,7 @@ block copying(x: [batch, time, width], tokens: token[batch, source]) -> [batch, 
 def test_an_encoder_decoder_that_is_otherwise_is_refused(why: str, tmp_path: Path) -> None:
     right, wrong = REFUSED[why]
     assert right in READER
-    model = archdsl.load(text=COPYING + READER.replace(right, wrong).replace("LAYERS", FULL))
+    model = archdsl.load(text=TABLES + COPYING + READER.replace(right, wrong).replace("LAYERS", FULL))
     with pytest.raises(ArchError) as caught:
         archdsl.to_huggingface(model, tmp_path / "hf", native=False)
     (problem,) = caught.value.diagnostics
@@ -383,6 +450,9 @@ def test_an_encoder_decoder_that_is_otherwise_is_refused(why: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
+        ("self.before(query[:, 0], key)", "self.before(key, query[:, 0])"),
+        ("self.before(query[:, 0], key)", "self.before(query[:, 0], query[:, 0])"),
+        ("self.before(query[:, 0], key)", "self.around(query[:, 0], key)"),
         ("k, v = past_key_values.cross_attention_cache.update", "v, k = past_key_values.cross_attention_cache.update"),
         ("cache.layers[self.layer_idx].keys", "cache.layers[self.layer_idx].values"),
         ("is_updated[self.layer_idx] = True", "is_updated[self.layer_idx] = False"),
@@ -403,7 +473,7 @@ def test_an_encoder_decoder_that_is_otherwise_is_refused(why: str, tmp_path: Pat
     ],
 )
 def test_a_file_that_is_not_what_was_meant_is_never_written(right: str, wrong: str) -> None:
-    spec = f"{SPECS}/{TRANSFORMER}"
+    spec = f"{SPECS}/{'t5.arch:t5_small' if 'self.before' in right else TRANSFORMER}"
     writer = LibraryWriter(archdsl.load(spec, set=settings_of(spec, SETTINGS)), "t")
     text = "\n\n".join(writer.written())
     assert right in text

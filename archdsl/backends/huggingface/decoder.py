@@ -32,10 +32,10 @@ from archdsl.ir.masks import Mask, limited_causal, without_padding
 from archdsl.ir.op import Primitive
 from archdsl.ir.walk import every_node, nodes_below, ops_below
 from archdsl.passes.flat_step import unroll_step
-from archdsl.passes.flatten import FlatNode, FlatOp
+from archdsl.passes.flatten import FlatNode, FlatOp, Unrolled
 from archdsl.passes.forms import has
 from archdsl.passes.kinds import inference_nodes
-from archdsl.passes.outline import outline, refuse
+from archdsl.passes.outline import BASE, outline, refuse
 from archdsl.passes.step import stepped
 
 
@@ -59,7 +59,10 @@ class Decoder:
             self.outlined = divided(self.outlined, self.step.of.time, self.refuse)
             assert self.encoder is not None
             self.encoding = frozenset(blocks_below(self.encoder.graph))
-        tables = Tables(self.step)
+        self.pairs: dict[CallNode, list[bool | None]] = {}
+        """Calls that make a table of new positions and all: whether each input is of all, None where it is neither."""
+        calls = [*self._pairs()] if self.encoder is not None else []
+        tables = Tables(self.step, calls)
         if tables.are_others():
             raise self.refuse("it makes biases, masks or tables of positions itself, in a way that has no step there")
         self.tables: dict[OpNode, int | None] = {}
@@ -180,7 +183,8 @@ class Decoder:
     @cached_property
     def biased(self) -> bool:
         """Whether a bias is added to the scores of attention."""
-        return any(isinstance(n, OpNode) and n.op.adds_mask for n in inference_nodes(self.outlined.base.graph))
+        nodes = inference_nodes(self.outlined.base.graph)
+        return bool(self.pairs) or any(isinstance(n, OpNode) and n.op.adds_mask for n in nodes)
 
     # --- the source ---
 
@@ -194,6 +198,31 @@ class Decoder:
         """The input that tells the padding of the source."""
         paddings = (v for _, v in self.outlined.model.inputs if v.dtype == "padding")
         return next((v for v in paddings if not has(v.shape[1], self.step.of.time)), None)
+
+    def _pairs(self) -> Iterator[Unrolled]:
+        """Note the `pairs`, and yield what became of each call."""
+        of, origins = self.step.of, self.step.of.origins
+        (model,) = (calls[0] for call, calls in self.step.root.calls.items() if call.name == BASE)
+        makers = {v: n for n in model.block.graph.nodes for v in node_outputs(n)}
+        for call, (inside, *others) in model.calls.items():
+            timed = [v for v in call.inputs if v is not None and any(map(of.has, v.shape))]
+            made = [n for v in timed if isinstance(n := makers.get(v), OpNode) and n.op.at_positions(n)]
+            positional = all(model.values[v] in self.step.positional for v in call.outputs)
+            table = positional and all(sum(map(of.has, v.shape)) == 2 for v in call.outputs)
+            whole = origins.get(call, call)
+            if table and timed and len(made) == len(timed) and not others and isinstance(whole, CallNode):
+                forms = [any(has(d, of.all) for d in v.shape) if v in timed else None for v in call.inputs]
+                self.pairs[whole] = forms
+                yield inside
+
+    @cached_property
+    def positions(self) -> set[OpNode]:
+        """What makes positions for `pairs` alone."""
+        graph = self.outlined.base.graph
+        read = {v for n in self.pairs for v in n.inputs}
+        makers = (n for n in graph.nodes if isinstance(n, OpNode) and n.op.at_positions(n) and n.outputs[0] in read)
+        others = {v for n in graph.nodes if n not in self.pairs for v in reads(n)}
+        return {n for n in makers if others.isdisjoint(n.outputs)}
 
     def _crossing(self) -> dict[OpNode, list[Node]]:
         """Attention to the source, and the nodes of its block that make its keys and values."""

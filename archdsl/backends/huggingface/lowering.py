@@ -31,7 +31,7 @@ from archdsl.backends.torch.program import Bind, Conditional, Put, Suite
 from archdsl.backends.torch.scope import TorchNodeScope
 from archdsl.backends.torch.tree import Made, Part, PyNode, Read, Variable, call_tree, lift, py, word
 from archdsl.ir.dims import Expr, Lit, Num, binary
-from archdsl.ir.graph import Block, CallNode, CheckNode, Graph, LoopNode, LossNode, OpNode, Value
+from archdsl.ir.graph import Block, CallNode, CheckNode, Graph, LoopNode, LossNode, OpNode, Value, node_outputs
 from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
 from archdsl.passes.forms import has
@@ -83,6 +83,17 @@ class LibraryScope(TorchNodeScope):
     def mask(self, i: int) -> tuple[str, Tree | None]:
         value = self.node.inputs[i] if i < len(self.node.inputs) else None
         return ("tensor", self.input(i)) if isinstance(value, Value) else ("", None)
+
+
+class PairScope(LibraryScope):
+    """The TorchScope of a node that makes something of one side of all pairs of positions."""
+
+    def __init__(self, lowering: LibraryLowering, node: OpNode, side: Tree) -> None:
+        super().__init__(lowering, node)
+        self.side = side
+
+    def positions(self, length: Num, offset: Num | None = None) -> Tree:
+        return self.side if offset is None else self.py("{x} + {offset}", x=self.side, offset=offset)
 
 
 class LibraryModules(Modules):
@@ -209,7 +220,7 @@ class LibraryLowering(Lowering):
     def node(self, node: IrNode, graph: Graph) -> None:
         if isinstance(node, CheckNode) and (node.op != "<=" or not has(node.left, self.decoder.step.of.time)):
             raise self.refuse(f"it has a condition on the length of a sequence: {node.message}")
-        if _is_left_out(node, self.decoder) or node in self.postponed:
+        if _is_left_out(node, self.decoder) or node in self.postponed or node in self.decoder.positions:
             return
         if isinstance(node, OpNode) and self.decoder.tables.get(node, 0) is None:
             raise self.refuse(TABLE.format(node.op.name))
@@ -351,6 +362,22 @@ class LibraryLowering(Lowering):
                 f"`{node.block.name}` is one layer that is used several times: it has one place in the cache"
             )
         super().call(node, graph)
+
+    def arguments(self, node: CallNode, group: ClassGroup) -> tuple[list[Tree], dict[str, Tree]]:
+        args, keywords = super().arguments(node, group)
+        forms = self.decoder.pairs.get(node, [])
+        given = [i for i, value in enumerate(node.inputs) if value is not None]
+        for k, i in enumerate(given):
+            if forms and (of_all := forms[i]) is not None:
+                assert self.prelude is not None
+                query, key = self.prelude.pairs(self)
+                side = key if of_all else py("{query}[:, 0]", query=query)
+                maker = next(n for n in self.block.graph.nodes if node.inputs[i] in node_outputs(n))
+                assert isinstance(maker, OpNode)
+                tree = maker.op.torch(maker, PairScope(self, maker, side))
+                assert isinstance(tree, Tree)
+                args[k] = tree
+        return args, keywords
 
     def called(self, node: CallNode, module: Tree, args: list[Tree], keywords: dict[str, Tree]) -> Tree:
         if not self.decoder.is_numbered(node.block):

@@ -3,10 +3,12 @@ table of these has an axis of the batch in front."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Value
 from archdsl.passes.flat_step import FlatStep
-from archdsl.passes.flatten import FlatNode, FlatOp, FlatParam
+from archdsl.passes.flatten import FlatNode, FlatOp, FlatParam, Unrolled
 from archdsl.passes.forms import axes_between, reads_numbers, takes_any_positions, takes_rows
 
 
@@ -14,19 +16,24 @@ class Tables:
     """Tables of positions in a step, and pairs of positions.
 
     `axes` tells of each op that makes a table how many axes its readers have between those of batch and time; None
-    where it is not one number, or something does not take positions [batch, time]."""
+    where it is not one number, or something does not take positions [batch, time]. Calls of blocks that make a table of
+    `pairs`, of the new positions and of all, are no matter of it: what is in them, and what they give."""
 
-    def __init__(self, step: FlatStep) -> None:
+    def __init__(self, step: FlatStep, pairs: Sequence[Unrolled] = ()) -> None:
         self.step = step
+        self.within = {n for call in pairs for n, _ in call.homes()}
+        self.given = {call.values[v] for call in pairs for v in call.block.graph.outputs if v is not None}
         self.batch = step.step.inputs[0].shape[0].value
         readers: dict[Value, list[tuple[FlatNode, int]]] = {}
         for node in step.step.nodes:
-            for i, value in enumerate(node.inputs):
+            for i, value in enumerate(node.inputs if node not in self.within else ()):
                 if isinstance(value, Value):
                     readers.setdefault(value, []).append((node, i))
         self.axes: dict[FlatNode, int | None] = {}
         for node in reversed(step.step.nodes):
-            if isinstance(node, FlatOp) and any(len(self.times(v)) == 1 for v in node.outputs if v in step.positional):
+            if node in self.within or not isinstance(node, FlatOp):
+                continue
+            if any(len(self.times(v)) == 1 for v in node.outputs if v in step.positional):
                 read = [(n, i, v) for v in node.outputs for n, i in readers.get(v, ())]
                 each = {self.axes[n] if n in self.axes else self.between(n, i, v) for n, i, v in read}
                 self.axes[node] = each.pop() if len(each) == 1 and self.takes_positions(node) else None
@@ -54,9 +61,9 @@ class Tables:
     def are_others(self) -> bool:
         """Whether the model has buffers of positions, or makes pairs of them itself: beside masks, and what ops make
         that are given how many there are."""
-        asked: set[Value] = set()
+        asked = {*self.given}
         for node in self.step.step.nodes:
-            if not {*node.outputs} <= self.step.positional:
+            if node in self.within or not {*node.outputs} <= self.step.positional:
                 continue
             op = node.node.op if isinstance(node, FlatOp) else None
             counts = any(isinstance(n, Num) and self.step.of.has(n) for n in node.inputs)
