@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Sequence
@@ -639,6 +640,19 @@ model m(vocab = 64)(tokens: token[batch, time]) -> (logits: [batch, time, 64], l
   return logits, last
 }
 """
+
+
+@pytest.mark.parametrize("name", ["palm:palm_8b", "mistral:mistral_7b", "t5:t5_small", "mamba:mamba_130m"])
+def test_a_cache_has_nothing_that_is_not_read(name: str) -> None:
+    source = emit(graph(name), GENERATE)
+    parsed = ast.parse(source)
+    (made,) = (n for n in parsed.body if isinstance(n, ast.ClassDef) and n.name == "Cache")
+    one = (ast.Name, ast.Attribute)
+    kept = [n for n in ast.walk(made) if isinstance(n, ast.Assign) and isinstance(n.targets[0], one)]
+    own = {ast.unparse(n.targets[0]).removeprefix("self."): {*ast.walk(n)} for n in kept}
+    read = [n for n in ast.walk(parsed) if isinstance(n, one) and isinstance(n.ctx, ast.Load)]
+    for called, itself in own.items():
+        assert any(called == ast.unparse(n).rpartition(".")[2] for n in read if n not in itself), called
 
 
 def test_a_result_that_no_step_reads_is_not_computed() -> None:

@@ -83,20 +83,40 @@ def _read_in(scope: SymbolTable) -> Iterator[str]:
 
 
 def members(name: str, wanted: Set[str]) -> str:
-    """A helper that is a class, with those of its methods and annotated attributes that are wanted."""
+    """A helper that is a class, with those of its methods and annotated attributes that are wanted, and without what
+    these then compute for nobody."""
     source = helpers()[name].source
     (body,) = ast.parse(source).body
     assert isinstance(body, ast.ClassDef)
-    lines = source.splitlines()
-    methods = [n for n in body.body if isinstance(n, ast.FunctionDef)]
-    starts = [min([n.lineno, *(d.lineno for d in n.decorator_list)]) - 1 for n in methods]
-    head = lines[: starts[0]]
+    gone: set[int] = set()
     for n in body.body:
-        if isinstance(n, ast.AnnAssign) and ast.unparse(n.target) not in wanted:
-            head[n.lineno - 1] = ""
-    found = [re.sub(r"\n{2,}", "\n\n", "\n".join(head)).rstrip()]
-    found += ["\n".join(lines[i : n.end_lineno]) for i, n in zip(starts, methods, strict=True) if n.name in wanted]
-    return "\n\n".join(found)
+        called = n.name if isinstance(n, ast.FunctionDef) else isinstance(n, ast.AnnAssign) and ast.unparse(n.target)
+        if called and called not in wanted:
+            gone |= _lines_of(n)
+    while unread := _unread(body, {f"self.{n}" for n in wanted}, gone):
+        gone |= unread
+    left = (line for i, line in enumerate(source.splitlines(), 1) if i not in gone)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(left)).rstrip()
+
+
+def _lines_of(node: ast.stmt) -> set[int]:
+    decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+    assert node.end_lineno is not None
+    return {*range(min([node.lineno, *(d.lineno for d in decorators)]), node.end_lineno + 1)}
+
+
+def _unread(body: ast.ClassDef, wanted: Set[str], gone: Set[int]) -> set[int]:
+    """The lines, beside those that are gone, of what is assigned and read by no other assignment nor statement."""
+    found = [n for n in ast.walk(body) if isinstance(n, ast.stmt | ast.expr) and n.lineno not in gone]
+    assigned: dict[str, set[int]] = {}
+    for n in found:
+        if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name | ast.Attribute):
+            assigned.setdefault(ast.unparse(n.targets[0]), set()).update(_lines_of(n))
+    read = {*wanted}
+    for n in found:
+        if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Load):
+            read |= {t for t in [ast.unparse(n)] if n.lineno not in assigned.get(t, ())}
+    return {line for target, lines in assigned.items() if target not in read for line in lines}
 
 
 def in_order(first: Iterable[str]) -> list[Helper]:

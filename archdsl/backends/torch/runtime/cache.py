@@ -20,15 +20,15 @@ class Cache:
 
     def begin(self, x: Tensor) -> None:
         """Begin a step for x [batch, new, …]."""
-        self.first, self.mask, self.kept = self.start is None, None, iter(self.entries)  # each layer takes the next
+        self.first, self.kept = self.start is None, iter(self.entries)  # each layer takes the next
         self.positions = (0 if self.first else self.start) + torch.arange(x.size(1), device=x.device)[None]
         after = self.positions[:, -1:] + 1 if self.lengths is None else self.lengths[:, None]
         self.start = after if self.first else self.start.add_(x.size(1))
         self.end = self.capacity if self.static and not self.first else self.end + x.size(1)
         self.keys = torch.arange(self.end, device=x.device)
         self.rows = torch.arange(x.size(0), device=x.device)[:, None]
-        if not self.first and (self.static or self.positions.numel() > 1):  # else every key may be attended to
-            self.mask = self.keys <= self.positions[:, None, :, None]
+        later = not self.first and (self.static or self.positions.numel() > 1)  # some keys are later than a position
+        self.mask = self.keys <= self.positions[:, None, :, None] if later else None
 
     @property
     def real(self) -> Tensor:
