@@ -163,7 +163,7 @@ class Scheduler:
             return
         if len(let.targets) == 1:
             target = let.targets[0]
-            short = self.uses[target] == 1 and let.nested and measure(expr, self.name) < LONG
+            short = self.uses[target] == 1 and let.nested and measure(expr, self.name) <= LONG
             if short and not any(c in self.twice for c in called_alike(let.expr)):
                 if effectful(expr):
                     self.in_order()

@@ -287,11 +287,7 @@ class SDPA(Primitive):
             more |= {"enable_gqa": True}
         if blocks:
             function = "varlen_attention" if e.varlen else "masked_attention"
-            y = e.py(f"{function}({{*masked}}, {{**more}})", masked=masked, more=more)
-            if kind != "either":
-                return y
-            alone = e.py("F.scaled_dot_product_attention({*given}, is_causal=True, {**more})", given=given, more=more)
-            return e.py("{alone} if {mask} is None else {y}", alone=alone, mask=mask, y=y)
+            return e.py(f"{function}({{*masked}}, {{**more}})", masked=masked, more=more)
         seen: dict[str, Any] = {}
         if kind == "causal":
             seen = {"is_causal": True}

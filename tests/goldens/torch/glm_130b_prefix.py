@@ -49,11 +49,11 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x)
 
 
-def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask, **options: Any) -> Tensor:
-    """Attend where the mask allows."""
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask | None, **options: Any) -> Tensor:
+    """Attend where the mask allows; without one, causally."""
     if isinstance(mask, BlockMask):
         return fused_attention(q.type_as(v), k.type_as(v), v, block_mask=mask, **options)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
 
 
 def causal_or_keys_mask(b: Tensor, query: Tensor, key: Tensor, keys: Tensor) -> Tensor:

@@ -60,9 +60,9 @@ def attend_latent(q: Tensor, rows: Tensor, keys: Tensor, values: Tensor, mask: T
 
 
 # fmt: off
-def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask, **options: Any) -> Tensor:
-    """Attend where the mask allows."""
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BlockMask | None, **options: Any) -> Tensor:
+    """Attend where the mask allows; without one, causally."""
     if isinstance(mask, BlockMask):
         return fused_attention(q.type_as(v), k.type_as(v), v, block_mask=mask, **options)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, **options)
 # fmt: on

@@ -46,11 +46,11 @@ def varlen_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    mask: Tensor | BlockMask | Spans,
+    mask: Tensor | BlockMask | Spans | None,
     scale: float | None = None,
     **options: Any,
 ) -> Tensor:
-    """Attend where the mask allows. Spans want bfloat16 or float16."""
+    """Attend where the mask allows; without one, causally. Spans want bfloat16 or float16."""
     if not isinstance(mask, Spans):
         return masked_attention(q, k, v, mask, scale=scale, **options)
     (batch, _, time, dim), value_dim = q.shape, v.size(-1)
