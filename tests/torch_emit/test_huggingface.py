@@ -359,6 +359,27 @@ def test_random_weights_are_those_of_init(tmp_path: Path) -> None:
     assert all(a.read_bytes() == b.read_bytes() for a, b in zip(files, again, strict=True))
 
 
+@pytest.mark.parametrize("name", ["gpt2.arch:gpt2", LLAMA, MIXTRAL])
+def test_weights_without_a_file_are_drawn_as_those_of_init(folders: Any, name: str, tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    path = folders(name).path
+    spec = f"{SPECS}/{name}"
+    archdsl.to_huggingface(archdsl.load(spec, set=settings_of(spec, FAMILIES[name])), tmp_path, seed=0, native=False)
+    want = load_file(tmp_path / "model.safetensors")
+    config = AutoConfig.from_pretrained(path, trust_remote_code=True)
+    found = AutoModelForCausalLM.from_config(config, trust_remote_code=True).state_dict()
+    for key, w in want.items():
+        assert w.numel() < 500 or 0.8 < float(found[key].std() / w.std()) < 1.25, key
+    # what a file has is kept, the rest is drawn
+    large = next(key for key, w in want.items() if w.numel() >= 500)
+    del want[large]
+    save_file(want, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    again = loaded(tmp_path).state_dict()
+    assert all(again[key].equal(w) for key, w in want.items())
+    assert 0.8 < float(again[large].std() / found[large].std()) < 1.25
+
+
 def test_the_tokenizer_comes_along(tmp_path: Path) -> None:
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel

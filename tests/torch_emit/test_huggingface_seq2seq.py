@@ -256,6 +256,13 @@ block within(heads)(x: [batch, time, width], memory: [batch, source, memory_widt
   x = x -> lone(memory: memory, heads: heads) -> lone(memory: memory, heads: heads) as second
   return x -> looking(memory: memory, heads: heads) as first -> looking(memory: memory, heads: heads)
 }
+block shown(heads)(x: [batch, time, width], memory: [batch, source, memory_width]) -> [batch, time, width] {
+  x += x -> layernorm -> mha(heads: heads, mask: causal)
+  k = memory -> linear(width) -> split_heads(heads)
+  x = x + mean(k -> merge_heads, axis: 1, keep: true)
+  q = x -> linear(width) -> split_heads(heads)
+  return x + (sdpa(q, k, k, mask: full) -> merge_heads)
+}
 block without_heads(x: [batch, time, width], memory: [batch, source, memory_width]) -> [batch, time, width] {
   x += x -> layernorm -> mha(heads: 4, mask: causal)
   return x + sdpa(x -> linear(width), memory -> linear(width), memory -> linear(width), mask: full)
@@ -285,6 +292,7 @@ STACKS: dict[str, tuple[str, dict[int, bool]]] = {
         {0: False, 1: False},
     ),
     "keys that are values": ("layers * apart(heads: heads)", {0: True, 1: True}),
+    "keys that others read": ("layers * shown(heads: heads)", {0: False, 1: False}),
     "no heads": ("layers * without_heads", {0: False, 1: False}),
 }
 
@@ -367,6 +375,22 @@ def test_names_that_the_classes_of_a_folder_have(tmp_path: Path) -> None:
     assert "class M_Encoder(nn.Module)" in made
     assert "class MEncoder(GradientCheckpointingLayer)" in made
     assert loaded(folder.path).generate(**folder.given, **GREEDY).equal(folder.greedy())
+
+
+def test_a_shared_block_that_the_target_comes_to_first(tmp_path: Path) -> None:
+    text = READER.replace("LAYERS", FULL).replace("  x = target -> words\n", "")
+    text = text.replace("  memory = source -> words\n", "  x = target -> words -> f\n  memory = source -> words\n")
+    folder = written(archdsl.load(text=text), tmp_path)
+    assert loaded(folder.path).generate(**folder.given, **GREEDY).equal(folder.greedy())
+
+
+def test_weights_are_drawn_as_the_spec_says(folders: Any) -> None:
+    from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+    config = AutoConfig.from_pretrained(folders(TRANSFORMER).path, trust_remote_code=True)
+    model: Any = AutoModelForSeq2SeqLM.from_config(config, trust_remote_code=True)
+    assert 0.019 < float(model.model.token_embedding.weight.detach().std()) < 0.021
+    assert model.lm_head.weight is model.model.token_embedding.weight
 
 
 def test_both_sequences_may_have_padding(tmp_path: Path) -> None:

@@ -122,7 +122,12 @@ class LibraryWriter(FileWriter):
             "    def _init_weights(self, module: nn.Module) -> None:\n"
             '        """Draw the weights of one module; those that were loaded are kept."""\n'
             '        if reset := getattr(module, "reset_parameters", None):\n'
-            "            reset()"
+            "            reset()\n\n"
+            "    def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:\n"
+            '        """Draw also what a module without weights of its own draws of those below."""\n'
+            "        own = any(True for _ in module.parameters(recurse=False))\n"
+            '        known = all(getattr(p, "_is_hf_initialized", False) for p in module.parameters())\n'
+            "        super()._initialize_weights(module, is_custom_code and (own or known))"
         )
 
     def encoders(self) -> Iterator[str]:
