@@ -149,3 +149,24 @@ def test_no_statement_gives_another_name_alone(position: str, mask: str, feature
     assert not re.findall(r"^ +(?!rows|new)\w+ = (?!None|True|False)[a-z]\w*$", source, re.M)
     if not allow:
         assert archdsl.verify(text=text, seq=9).agrees
+
+
+@pytest.mark.parametrize(
+    ("call", "names"),
+    [
+        ("linear_recurrence(sigmoid(x), 2 * x)", ["a", "b"]),
+        ("selective_scan(x, softplus(x), -exp(rates), tanh(x)[..., :4], tanh(x)[..., 4:])", ["delta", "a", "b", "c"]),
+    ],
+)
+def test_what_a_recurrence_reads_is_called_as_its_signature_says(call: str, names: list[str]) -> None:
+    """Where the spec gives no name, and both ways of a `forward` with a cache read it."""
+    text = f"""
+        block layer(x: [batch, time, 8]) -> [batch, time, 8] {{
+          param rates: [8, 4] = ones
+          return {call}{" * mean(rates)" * ("rates" not in call)}
+        }}
+        model m(tokens: token[batch, time]) {{ return tokens -> embedding(16, 8) -> layer -> linear(16) }}"""
+    source = archdsl.torch_source(text=text, features=["generate"])
+    bound = re.findall(r"^ +(\w+) = ", source[source.index("class Layer") :], re.MULTILINE)
+    assert {*names} <= {*bound}
+    assert not any(name.startswith("h_") for name in bound)

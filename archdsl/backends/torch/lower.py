@@ -502,8 +502,13 @@ class Lowering:
         self.put(Bind((value,), tree, nested, always, whole, self.note(value, node)))
 
     def note_hints(self, node: OpNode) -> None:
-        """What the op calls its outputs where the spec does not; `=` is the name of the first input."""
+        """What the op calls its outputs where the spec does not; `=` is the name of the first input. What a recurrence
+        reads is called so, too."""
         hints = self.lowered.method.hints
+        if node.op.states(node):
+            for value, tensor in zip(node.inputs, node.op.header.tensors or (), strict=False):
+                if isinstance(value, Value) and value.is_float and tensor.name != "x":
+                    hints.setdefault(value, tensor.name)
         for value, hint in zip(node.outputs, node.op.hints, strict=False):
             first = node.inputs[0] if node.inputs else None
             name = (first.name or hints.get(first, "")) if hint == "=" and isinstance(first, Value) else hint

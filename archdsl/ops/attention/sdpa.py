@@ -126,6 +126,7 @@ class SDPA(Primitive):
         "(q: float[..., time, head_dim], k: float[..., source, head_dim], v: float[..., source, value_dim], "
         "bias: float[...] = none, sink: float[...] = none) -> [..., time, value_dim]"
     )
+    hints = ("y",)
     one_type = ("q", "k", "v")
     examples = shown(
         "sdpa(q, k, v)  # q: [2, 4, 5, 8], k: [2, 4, 7, 8], v: [2, 4, 7, 6]",

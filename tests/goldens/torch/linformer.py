@@ -67,8 +67,8 @@ class LinformerAttention(nn.Module):
         q = self.q(x).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)
         k = e(self.k(x).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2))
         v = e(self.v(x).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2))
-        h = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0)
-        return self.out(h.transpose(1, 2).flatten(2))
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0)
+        return self.out(y.transpose(1, 2).flatten(2))
 
 
 class MLP(nn.Module):

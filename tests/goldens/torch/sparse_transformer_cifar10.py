@@ -41,7 +41,7 @@ class Config:
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """The sigmoid approximation of GELU."""
+    """Approximate GELU by a sigmoid."""
     return x * torch.sigmoid(1.702 * x)
 
 

@@ -7,7 +7,7 @@ from archdsl.backends.torch.runtime.grouped import expert_of_rows
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """The sigmoid approximation of GELU."""
+    """Approximate GELU by a sigmoid."""
     return x * torch.sigmoid(1.702 * x)
 
 
