@@ -159,6 +159,24 @@ def test_what_is_known_of_one_of_two() -> None:
             assert found is None or found == known(a, index) == known(b, index)
 
 
+def test_a_region_that_starts_at_a_position_has_none_before() -> None:
+    random, starting = Random(9), 0
+    for _ in range(2_000):
+        rows = [[random.randint(-2, 2) for _ in range(random.randint(1, 2))] for _ in range(2)]
+        form = Form(tuple(tuple(map(Fraction, row)) for row in rows), Fraction(random.randint(-3, 4)))
+        if not domain.starts_at(form, 1):
+            continue
+        starting += 1
+        ((own,), others) = rows[1], rows[0]
+        before = [
+            own * i + sum(x * j for x, j in zip(others, at, strict=True)) + form.offset
+            for i in (-3, -2, -1)
+            for at in itertools.product(range(4), repeat=len(others))
+        ]
+        assert max(before) <= 0, form
+    assert starting > 50
+
+
 @pytest.mark.parametrize("relation", ["<", "<=", ">", ">=", "==", "!="])
 def test_a_relation_holds_where_it_is_said_to_hold(relation: str) -> None:
     regions = 0

@@ -16,12 +16,10 @@ import archdsl
 from archdsl.api import check
 from archdsl.backends.torch import emit
 from archdsl.dependence.causality import prove
-from archdsl.diagnostics import ArchError
 from archdsl.estimates.cost import work_of
 from archdsl.estimates.flops import Convention, NodeFlops, estimate
 from archdsl.ir.cost import whole_at
 from archdsl.ir.walk import ops_below
-from archdsl.passes.step import stepped
 from archdsl.run.load import load_source
 
 Oracle = Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]
@@ -388,19 +386,27 @@ def test_a_prefix_is_proved_and_counted(form: str) -> None:
         assert flops == 2 * (13 * 10 * 16 + 2 * pairs * (5 + 3)), mask
 
 
-def test_a_prefix_has_no_step_and_says_so() -> None:
-    """Its keys are no positions of the sequence: to hide later ones, as of equations, would not help."""
-    model = archdsl.load(
-        text="""model m(n = 3)(tokens: token[batch, time]) {
-          param memory: [n, 8] = normal(1)
-          x = tokens -> embedding(30, 8)
-          k = concat(memory -> unsqueeze(0) -> expand(0, batch), x, axis: 1)
-          return (sdpa(x, k, k, mask: causal | prefix(n)) -> linear(30))
-        }"""
-    )
-    with pytest.raises(ArchError, match="E0504") as caught:
-        stepped(model)
-    assert "keys of its own before the sequence have no step yet" in caught.value.diagnostics[0].help
+def test_a_mask_behind_ones_is_that_of_the_keys_behind() -> None:
+    """Joined by `concat`, or filled up: where it hides a key is known behind the prefix, and there alone."""
+    masks = {
+        "concat(ones(time, 3) > 0, j <= i, axis: 1)": True,
+        "concat(ones(time, 1), ones(time, 2), where(j > i, 0, 1), axis: 1) > 0": True,
+        "(where(j > i, 0, 1) -> pad(3, value: 1)) > 0": True,
+        "(where(j > i, 0, 1) -> pad(3)) > 0": True,
+        "concat(ones(time, 3) > 0, j <= i + 1, axis: 1)": False,
+        "concat(j <= i, ones(time, 3) > 0, axis: 1)": False,
+        "concat(indices(3) <= i, j >= i, axis: 1)": False,
+    }
+    for mask, causal in masks.items():
+        text = f"""model m(x: [batch, time, 6]) {{
+          i = indices(time) -> unsqueeze(1)
+          j = indices(time) -> unsqueeze(0)
+          k = x -> pad(3)
+          y = matmul(softmax(where({mask}, matmul(x, transpose(k, 1, 2)), -inf)), k)
+          assert causal(y)
+          return y
+        }}"""
+        assert [d.code for d in check(text=text) if d.code.startswith("E")] == ["E0406"] * (not causal), mask
 
 
 def test_a_longer_prefix_than_there_is_leaks() -> None:

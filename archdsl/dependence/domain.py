@@ -241,6 +241,13 @@ def moved(fact: Fact, reads: Reads, layout: Layout) -> tuple[Known, Form | None]
     return known, None if fact.positions is None else exact(fact.positions, fact.layout, reads, layout)
 
 
+def starts_at(form: Form, axis: int) -> bool:
+    """Whether the region of a form begins at no position before 0 along an axis."""
+    own, others = form.scales[axis], [x for i, row in enumerate(form.scales) for x in row if i != axis]
+    first = len(own) == 1 and own[0] > 0 and form.offset <= own[0]
+    return first and all(x <= 0 for x in others) and not any(form.steps)
+
+
 def at(known: Known, region: Form) -> float | None:
     """The number that a tensor is in all of a region; None where that is not known."""
     return next((value for form, value in known if is_positive(form) or covers(form, region)), None)

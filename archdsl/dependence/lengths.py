@@ -12,6 +12,7 @@ from functools import reduce
 
 from archdsl.dependence.domain import ANYWHERE, ONE, Bound, Fact, flat_layout, join
 from archdsl.dependence.solve import DependenceWalk, InputAxis, claimed, meets, ratio_of, same_axis
+from archdsl.ir.dims import sub
 from archdsl.ir.graph import Model, OpNode, Value
 from archdsl.ir.interpreter import Run
 from archdsl.ir.op import At, Reads
@@ -40,7 +41,8 @@ class _Lengths(DependenceWalk):
         output = node.outputs[k]
         if any(f is not None for f in facts) or not self.axes(output):
             return found
-        own: Bound = reduce(join, (claimed(output.rank, a, self.ratio(output, a), 1) for a in self.axes(output)))
+        claims = (claimed(output.rank, a, self.ratio(output, a), self.ahead(output, a)) for a in self.axes(output))
+        own: Bound = reduce(join, claims)
         layout = flat_layout(output)
         return self.fact(layout, (own,), *self.made(node, k, layout))
 
@@ -54,6 +56,13 @@ class _Lengths(DependenceWalk):
         (source,) = self.sources
         size = source.value.shape[source.axis].value
         return [a for a, d in enumerate(value.shape) if same_axis(size, d.value)]
+
+    def ahead(self, value: Value, axis: int) -> int:
+        """1 where the places of an axis are those of the sequence; of an axis of `n + time` the first n stand in front
+        of it, and each place is there n positions earlier."""
+        (source,) = self.sources
+        more = sub(value.shape[axis].value, source.value.shape[source.axis].value)
+        return 1 - more if isinstance(more, int) and more > 0 else 1
 
     def ratio(self, value: Value, axis: int) -> Fraction:
         return ratio_of(self.sources[0], value.shape[axis].value)

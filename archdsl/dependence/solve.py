@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
 
@@ -30,11 +31,12 @@ from archdsl.dependence.domain import (
     regrouped,
     related,
     result_layout,
+    starts_at,
     tightened,
     total,
 )
 from archdsl.frozen import Entity, Frozen
-from archdsl.ir.dims import Lit, Num, Poly, div, whole_axis
+from archdsl.ir.dims import Lit, Num, Poly, div, sub, whole_axis
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import CausalNode, Node, OpNode, ScanNode, Value
 from archdsl.ir.interpreter import Interpreter, Level, Run
@@ -146,9 +148,12 @@ class DependenceWalk(Interpreter[Fact]):
             return known, positions if keeps_positions(output) else None
         if op.elementwise:
             return self.pointwise(node, facts, reads, layout)
+        if op.joins:
+            return self.behind(node, facts, reads, layout), None
         if op.fills and first is not None:
             known, _ = moved(first, reads[0], layout)
-            return tuple((form, value) for form, value in known if value == op.absent(node)), None
+            filled = ((form, value) for form, value in known if value == op.absent(node))
+            return (*filled, *self.behind(node, facts, reads, layout)), None
         if first is None or k or first.layout != layout:
             return made, None
         own = [(form, op.constant(node, (value,))) for form, value in first.known]
@@ -156,6 +161,21 @@ class DependenceWalk(Interpreter[Fact]):
         if masked and op.constant(node, (-math.inf,)) is not None:
             self.finite.setdefault(node, masked[0])
         return (*made, *((form, value) for form, value in own if value is not None)), None
+
+    def behind(self, node: OpNode, facts: Sequence[Fact | None], reads: Sequence[Reads], layout: Layout) -> Known:
+        """What is known of the last places of a result, which are those of an input behind others: of regions that do
+        not reach to these."""
+        found: list[tuple[Form, float]] = []
+        for i, fact in enumerate(facts):
+            value, output = node.inputs[i], node.outputs[0]
+            if fact is None or not isinstance(value, Value):
+                continue
+            for axis, read in enumerate(reads[i]):
+                before = sub(output.shape[axis].value, value.shape[axis].value)
+                if isinstance(before, int) and before > 0 and read == same(axis, -before):
+                    starting = (k for k in fact.known if starts_at(k[0], axis))
+                    found += moved(replace(fact, known=tuple(starting)), reads[i], layout)[0]
+        return tuple(found)
 
     def pointwise(
         self, node: OpNode, facts: Sequence[Fact | None], reads: Sequence[Reads], layout: Layout

@@ -587,6 +587,9 @@ class Primitive:
     """Whether each element of the result is that of the first input at exactly the position that `reads` gives."""
     fills: ClassVar[bool] = False
     """Whether it moves positions along, and puts `absent` where none comes from."""
+    joins: ClassVar[bool] = False
+    """Whether each element of the result is that of one input, at the position that `reads` gives of it, if it has
+    that."""
     relation: str = ""
     """`<=`, `==`, …, where the result says whether the first input stands in that relation to the second."""
     chosen: ClassVar[tuple[int, ...]] = ()

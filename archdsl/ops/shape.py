@@ -704,6 +704,7 @@ class Concat(Primitive):
     """Tensors one after the other along an axis; all other axes are equal."""
 
     keeps_projection = True
+    joins = True
     passes = 0
     expression = "torch.cat(({*inputs},), dim={axis})"
     signature = "concat(axis: int = -1)(x: [...]) -> [...]"

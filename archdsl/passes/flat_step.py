@@ -17,7 +17,7 @@ from archdsl.ir.graph import AppendNode, Model, OpNode, Value
 from archdsl.ir.op import At, same
 from archdsl.passes.dce import live
 from archdsl.passes.flatten import FlatForm, FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, unroll_all, violations
-from archdsl.passes.forms import Forms, has, reads_numbers, refuse, shown
+from archdsl.passes.forms import Forms, has, in_front, reads_numbers, refuse, shown
 from archdsl.passes.step import Stepped, stepped
 from archdsl.passes.step_sizes import renumbered
 
@@ -192,7 +192,8 @@ class FlatStep(Entity):
                     found[node] = self._between(kept, chain)
                 continue
             read = [v for v in node.inputs if isinstance(v, Value)]
-            if any(v in chain or self.form_of(v) for v in read) and all(map(self._is_whole, node.outputs)):
+            whole = node.node.op.is_projection(node.node) and all(map(self._is_whole, node.outputs))
+            if whole and any(v in chain or self.form_of(v) for v in read):
                 chain.update(dict.fromkeys(node.outputs, node))
         return found
 
@@ -223,6 +224,20 @@ class FlatStep(Entity):
         """Ops that compute keys and values from what they are projections of."""
         return {n for latent in self.latents.values() for n in latent.chain}
 
+    def appended(self, value: Value) -> list[FlatForm]:
+        """What appends the new positions that a tensor has with all others, which may stand behind a fixed prefix."""
+        if (form := self.form_of(value)) is not None:
+            return [form]
+        maker = self.makers.get(value)
+        if not isinstance(maker, FlatOp) or not self.is_behind(maker):
+            return []
+        return [form for v in maker.inputs if isinstance(v, Value) for form in self.appended(v)]
+
+    def is_behind(self, node: FlatNode) -> bool:
+        """Whether an op that depends on the sequence makes all of its positions behind a fixed prefix."""
+        one = [v for v in node.outputs if v in self.moving and len(self.of_all(v)) == 1 and not self.is_new(v)]
+        return any(in_front(v.shape[self.of_all(v)[0]], self.of.all) for v in one)
+
     @cached_property
     def kept(self) -> list[Kept]:
         """All that is kept, layer by layer: of each first what is appended."""
@@ -240,7 +255,7 @@ class FlatStep(Entity):
                 caches[form] = Kept("cache", form, name, value.shape, value.dtype, *place)
 
         for node in self.step.nodes:
-            if not isinstance(node, FlatOp | FlatScan) or node in self.chain:
+            if not isinstance(node, FlatOp | FlatScan) or node in self.chain or self.is_behind(node):
                 continue
             roles = node.node.op.cached_inputs(node.node) if isinstance(node, FlatOp) else {}
             keeps = any(self.of_all(v) for i in roles if isinstance(v := node.inputs[i], Value))
@@ -249,8 +264,7 @@ class FlatStep(Entity):
             for form in latent.base if latent is not None else ():
                 append(form, node, "")
             for i, value in enumerate(node.inputs):
-                appends = self.form_of(value) if isinstance(value, Value) else None
-                if appends is not None:
+                for appends in self.appended(value) if isinstance(value, Value) else ():
                     role = roles.get(i, (0, ""))[1]
                     layer += not role and appends not in caches
                     append(appends, node, role)

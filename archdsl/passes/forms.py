@@ -11,7 +11,7 @@ from typing import Any
 from archdsl.diagnostics import ArchError, error
 from archdsl.diagnostics.source import Span
 from archdsl.frozen import Frozen
-from archdsl.ir.dims import Num, Poly, Symbol
+from archdsl.ir.dims import Num, Poly, Symbol, of_atom, sub
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import At, Reads, State, same
@@ -20,6 +20,11 @@ from archdsl.ir.static import numbers_of
 NEW, ALL, FIXED = "new", "all", ""
 Form = tuple[str, ...]
 """For each axis of a tensor: NEW or ALL positions of the sequence, FIXED where it has nothing to do with time."""
+OTHERS = "reads positions behind a fixed prefix that are not its own"
+BEHIND = (
+    "keys and values of attention may stand behind a fixed prefix, `concat(own, k, axis: 2)`; positions of a model's "
+    "own that go through its layers have no step: let them be tokens, with which each prompt begins"
+)
 
 
 class Taken(Frozen):
@@ -57,11 +62,11 @@ class Forms:
 
     def natural(self, value: Value) -> Form:
         """The form in which what depends on the sequence is computed: new positions along the first axis of time, all
-        along the second."""
+        along the second; all behind a fixed prefix."""
         axes = self.axes(value)
         form = [FIXED] * value.rank
         for axis, one in zip(axes, (NEW, ALL), strict=False):
-            form[axis] = one
+            form[axis] = ALL if in_front(value.shape[axis], self.time) else one
         return tuple(form)
 
     def whole(self, value: Value) -> Form:
@@ -80,6 +85,7 @@ class Forms:
         forms = [self.result(node, v, whole) for v in node.outputs]
         for i in range(len(node.outputs)):
             self.demand_merged(node, i)
+            self.demand_behind(node, i)
         states = self.states(node, whole)
         found: list[tuple[int, Form, str]] = []
         for i, value in self.timed(node.inputs):
@@ -89,6 +95,8 @@ class Forms:
                     wanted[axis] = self.of_pairs(node, i, axis, forms[0])
                 elif kept.get(i, (None, ""))[0] == axis:
                     wanted[axis] = ALL
+                elif states and self.front(value):
+                    raise blame(node, OTHERS, BEHIND)
                 else:  # a recurrence keeps for itself what it needs of earlier positions
                     wanted[axis] = NEW if states else self.wanted(node, i, axis, forms)
             found.append((i, tuple(wanted), kept.get(i, (0, ""))[1]))
@@ -100,8 +108,11 @@ class Forms:
         axes = self.axes(value)
         if whole and len(axes) == 2:
             return self.whole(value)
-        for axis in axes:
-            if not _linear(value.shape[axis], self.time):
+        for i, axis in enumerate(axes):
+            front = in_front(value.shape[axis], self.time)
+            if front and i < 1 < len(axes):
+                raise blame(node, f"makes pairs of {value.shape[axis]} positions", BEHIND)
+            if not (front or _linear(value.shape[axis], self.time)):
                 given = isinstance(node, OpNode) and any(has(n, self.time) for n in numbers_of(node.options))
                 help_ = "with a fixed number it has a step, of sequences that are at least as long" if given else ""
                 raise blame(node, f"makes an axis of {value.shape[axis]} positions", help_)
@@ -138,36 +149,47 @@ class Forms:
         merging = self.merging(node)
         if merging is not None and merging[0] == axis:
             return forms[0][merging[1]]
+        tensor = node.tensor(i)
+        if not reads_numbers(node, i):
+            return self.natural(tensor)[axis]
+        if any(map(self.front, node.outputs)):
+            return ALL
         for r, form in enumerate(forms):
             reads: Sequence[Reads] = node.op.reads_of(node, r)
             read = reads[i][axis] if i < len(reads) and axis < len(reads[i]) else None
             if isinstance(read, At) and not read.axes and not read.also:
-                if reads_numbers(node, i):
-                    raise blame(node, "reads a position that is always the same one")
-                continue  # of a tensor whose type alone is asked for
+                raise blame(node, "reads a position that is always the same one")
             if isinstance(read, At) and read.also:  # the place of the query as well as that of the key
                 owns = [own_axis(replace(r, also=())) for r in (read, *read.also)]
                 if None not in owns:
                     found.add(ALL if any(form[o] == ALL for o in owns if o is not None) else NEW)
                     continue
             own = None if read is None or read.earlier else own_axis(read)
+            if own is not None and in_front(node.outputs[r].shape[own], self.time) != self.front(tensor):
+                own = None
             position = form[own] if own is not None else FIXED
             found.add(position or ALL)
             if isinstance(read, At) and not position and not self.states(node):
+                if self.front(tensor):
+                    raise blame(node, OTHERS, BEHIND)
                 raise blame(node, "reads positions beside its own")
-        return NEW if found == {NEW} or not found else ALL
+        return NEW if found == {NEW} else ALL
 
     def distance(self, node: OpNode, which: int) -> bool:
         """Whether an op reads other positions than the own along the first or the second axis of time of a tensor that
         has two, and not just all keys; or adds positions."""
         pairs = [v for v in node.outputs if len(self.axes(v)) == 2]
-        if any(not is_time(v.shape[self.axes(v)[which]], self.time) for v in pairs):
+        sizes = [v.shape[self.axes(v)[which]] for v in pairs]
+        if any(not is_time(d, self.time) and not (which and in_front(d, self.time)) for d in sizes):
             return True
         if node.op.cached_inputs(node):
             return False
-        read = [(i, self.axes(v)[which]) for i, v in self.timed(node.inputs) if len(self.axes(v)) == 2]
-        reads = node.op.reads_of(node, 0)
-        along = [reads[i][axis] for i, axis in read]
+        reads, front = node.op.reads_of(node, 0), max((in_front(d, self.time) for d in sizes), default=0)
+        along: list[At | None] = []
+        for i, v in self.timed(node.inputs):
+            if len(self.axes(v)) == 2:
+                axis = self.axes(v)[which]
+                along.append(shifted(reads[i][axis], front - in_front(v.shape[axis], self.time)))
         return any((not which) if read is None else read.earlier or own_axis(read) is None for read in along)
 
     def demand_steps(self, node: OpNode) -> None:
@@ -181,6 +203,27 @@ class Forms:
     def has_rows(self, node: OpNode) -> bool:
         """Whether an op makes a tensor [batch, …] with one axis of time."""
         return all(v.rank and v.shape[0].value == self.batch and len(self.axes(v)) == 1 for v in node.outputs)
+
+    # --- behind a fixed prefix ---
+
+    def front(self, value: Value) -> int:
+        """How many places stand in front of the sequence along the one axis of time of a tensor."""
+        axes = self.axes(value)
+        return in_front(value.shape[axes[0]], self.time) if len(axes) == 1 else 0
+
+    def demand_behind(self, node: OpNode, result: int) -> None:
+        """Raise ArchError E0504 for an op of a sequence behind a fixed prefix that reads it beside its own positions:
+        it is computed in each step, and the rows of a cache may have padding in between."""
+        value = node.outputs[result]
+        front = self.front(value)
+        if not front:
+            return
+        (axis,), reads = self.axes(value), node.op.reads_of(node, result)
+        for i, tensor in self.timed(node.inputs):
+            for a in self.axes(tensor) if reads_numbers(node, i) else ():
+                read = shifted(reads[i][a], front - in_front(tensor.shape[a], self.time))
+                if read is None or read.earlier or own_axis(read) != axis:
+                    raise blame(node, OTHERS, BEHIND)
 
     # --- rows one after another ---
 
@@ -237,6 +280,12 @@ def has(size: Num, time: Symbol) -> bool:
     return isinstance(size.value, Poly) and time in size.value.symbols
 
 
+def in_front(size: Num, time: Symbol) -> int:
+    """How many places stand in front of the sequence along an axis of `n + time`; 0 along any other."""
+    more = sub(size.value, of_atom(time))
+    return more if isinstance(more, int) and more > 0 else 0
+
+
 def is_time(size: Num, time: Symbol) -> bool:
     """Whether a size is the length of the sequence itself."""
     value = size.value
@@ -283,6 +332,11 @@ def takes_rows(node: OpNode, i: int) -> bool:
 def axes_between(node: OpNode, i: int) -> int:
     """How many axes the result of an op has between that of batch and those of an input without it."""
     return node.outputs[0].rank - 1 - (node.tensor(i).rank - (node.op.leading(node, i) or 0))
+
+
+def shifted(read: At | None, places: int) -> At | None:
+    """What is read, so many places later."""
+    return None if read is None else replace(read, offset=read.offset + places)
 
 
 def own_axis(read: At | None) -> int | None:

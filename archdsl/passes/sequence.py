@@ -49,8 +49,6 @@ class DecodedSequence(Entity):
             return
         name = "the model" if node is None else f"`{node.op.name}`"
         help_ = "hide later positions first: `where(key <= query, …, 0)` before a sum, `-inf` before a softmax"
-        if node is not None and node.op.attends(node) is not None:
-            help_ = "keys of its own before the sequence have no step yet: compile it without `--decode` and `generate`"
         raise refuse(
             f"`{model.name}` cannot be decoded step by step: the result of {name} changes with each position that "
             "follows",

@@ -25,6 +25,9 @@ inputs alone is in a node `once`.
    in their order, each that follows the sequence, with one axis of time, at its new positions; and each that depends on
    weights alone, as it is. It leaves out what the last step alone could know (a mean over time), what looks at later
    positions, what has two axes of time or none of rows, and what other inputs alone determine, which is not a step's.
+9. Along an axis of `n + time` n places stand in front of the sequence (`concat(own, k)`, `pad(n)`). Such a tensor is
+   computed in each step, in front of all positions of what it is made of, which are kept. Ops that read it at its own
+   positions are computed so, too; and attention and the like may read all of it.
 
 A block is rewritten once for the kinds of its inputs and the forms that are asked of its results; what it asks of its
 caller in turn is part of the answer. What an op asks is told by `archdsl.passes.forms`.

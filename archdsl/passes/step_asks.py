@@ -232,7 +232,9 @@ class Asks:
         taken = self.forms.take(node, node in self.whole)
         if self.latents and node.op.reads_latent(node) and not taken.states:
             self.narrow(node, [i for i, form, _ in taken.wanted if i in node.op.cached_inputs(node) and ALL in form])
-        wanted = {i: (form, role) for i, form, role in taken.wanted}
+        behind = any(map(self.forms.front, node.outputs))
+        above = [r.role for v in node.outputs if behind for r in self.asked.get(v, {}).values()]
+        wanted = {i: (form, role or next(iter(above), "")) for i, form, role in taken.wanted}
         for i, value in enumerate(node.inputs):
             if isinstance(value, Value):
                 form, role = wanted.get(i, ((FIXED,) * value.rank, ""))

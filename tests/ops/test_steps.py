@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
@@ -20,11 +21,12 @@ from archdsl.backends.onnx.step import write_steps
 from archdsl.backends.onnx.targets import GraphOptions
 from archdsl.backends.torch import Extras, emit
 from archdsl.diagnostics import ArchError
-from archdsl.ir.graph import Model, OpNode, Value
+from archdsl.ir.graph import AppendNode, Model, OpNode, Value
 from archdsl.ir.masks import INPUTS
 from archdsl.ir.op import Example, Primitive
 from archdsl.ops import registry
 from archdsl.passes.flat_step import unroll_step
+from archdsl.passes.flatten import FlatForm
 from archdsl.passes.forms import own_axis
 from archdsl.passes.step import stepped
 from archdsl.run.load import load_source
@@ -858,3 +860,235 @@ def test_indices_of_keys_are_others_where_padding_stands_before(equations: str) 
     found = differences(archdsl.load(text=OF_KEYS.replace("EQUATIONS", equations)))
     assert found.keys() == ({"steps", "left", "right"} if INDICES[equations] else {"steps"})
     assert max(found.values()) < 1e-5
+
+
+# --- a fixed prefix in front of keys and values -----------------------------------------------------------------------
+
+IN_FRONT = """
+block layer(heads: size = 4, kv: size = 2, m: size)(x: [batch, time, width]) -> [batch, time, width] {{
+  param own_k: [kv, m, width / heads] = normal(1)
+  param own_v: [kv, m, width / heads] = normal(1)
+  q = x -> linear(width) as q -> split_heads(heads)
+  k = x -> linear(width / heads * kv) as k -> split_heads(kv)
+  v = x -> linear(width / heads * kv) as v -> split_heads(kv)
+  {joined}
+  {y}
+  return x + (y -> merge_heads -> linear(width) as out)
+}}
+model toy(tokens: token[batch, time]) {{
+  return tokens -> embedding(30, 16) -> layer(m: {m}) -> layer(m: {m}) -> linear(30)
+}}"""
+JOINED = """k = concat(own_k -> unsqueeze(0) -> expand(0, batch), k, axis: 2)
+  v = concat(own_v -> unsqueeze(0) -> expand(0, batch), v, axis: 2)"""
+WRITTEN = """s = matmul(q, k -> repeat(2, axis: 1) -> transpose(2, 3)) / 2
+  {lines}
+  y = matmul(softmax({weights}), v -> repeat(2, axis: 1))"""
+SEEN = WRITTEN.format(lines="seen = {}", weights="where(seen, s, -inf)")
+PREFIXED = {
+    "causal": "y = sdpa(q, k, v, mask: causal)",
+    "a window of its own": "y = sdpa(q, k, v, mask: (causal & window(2)) | prefix(m))",
+    "a window that leaves it": "y = sdpa(q, k, v, mask: causal & window(3))",
+    "chunks": "y = sdpa(q, k, v, mask: (causal & chunked(4)) | prefix(1))",
+    "hidden": "y = sdpa(q, k, v, mask: causal & ~prefix(m))",
+    "a tensor of keys": "t = x -> linear(1) -> squeeze(-1)\n  y = sdpa(q, k, v, mask: causal & keys(t > 0))",
+    "capped": "y = sdpa(q, k, v, mask: causal, softcap: 5)",
+    "alibi": "y = sdpa(q, k, v, mask: causal, position: alibi)",
+    "rope": "y = sdpa(q, k, v, mask: causal, position: rope)",
+    "rope of keys by the length": "k = k -> rope(scaling: longrope(short: [1, 2], long: [3, 4], original: 64))\n"
+    "  y = sdpa(q, k, v, mask: causal)",
+    "a norm behind it": "y = sdpa(q, k -> rmsnorm, 2 * v, mask: causal)",
+    "a linear layer behind it": "k = k -> merge_heads -> linear(8) -> split_heads(2)\n"
+    "  y = sdpa(q, k, v, mask: causal)",
+    "a table of keys": "k = k * cast_like(cos(indices(time + m) * 0.3) -> unsqueeze(1), x)\n"
+    "  y = sdpa(q, k, v, mask: causal)",
+    "a bias": "b = cast_like(unsqueeze(indices(time + m), 0) * 0.1 - unsqueeze(indices(time), 1) * 0.1, x)\n"
+    "  y = sdpa(q, k, v, b -> unsqueeze(0), mask: causal)",
+    "twice": f"{JOINED}\n  y = sdpa(q, k, v, mask: causal)",
+    "shorter again": "y = sdpa(q, (k -> pad(2, axis: 2))[:, :, 1:], v -> pad(1, axis: 2), mask: causal)",
+    "written out": WRITTEN.format(lines="", weights="s, mask: causal"),
+    "a choice": WRITTEN.format(lines="", weights="where(causal, s, -inf)"),
+    "compared": SEEN.format("unsqueeze(indices(time + m), 0) <= unsqueeze(indices(time) + m, 1)"),
+    "compared the other way": SEEN.format("unsqueeze(indices(time), 1) >= unsqueeze(indices(m + time) - m, 0)"),
+    "ones and what is compared": SEEN.format(
+        "concat(ones(time, m) > 0, unsqueeze(indices(time), 0) <= unsqueeze(indices(time), 1), axis: 1)"
+    ),
+    "ones and causal": SEEN.format("concat(ones(time, m), where(causal, ones(time, time), 0), axis: 1) > 0"),
+    "filled up": SEEN.format("(where(causal, ones(time, time), 0) -> pad(m, value: 1)) > 0"),
+    "the best keys": WRITTEN.format(
+        lines="s = where(causal, s, -inf)\n  best, at = topk(s, 2)", weights="where(s < best[..., 1:], -inf, s)"
+    ),
+}
+WITHOUT_PADDING = ("ones and what is compared", "ones and causal", "filled up")
+"""Steps in ONNX take rows of one length."""
+
+
+def prefixed(y: str, m: int = 5, joined: str = JOINED) -> Model:
+    return archdsl.load(text=IN_FRONT.format(y=y, m=m, joined=joined))
+
+
+@pytest.mark.parametrize(
+    ("what", "m"),
+    [*((w, 5) for w in PREFIXED), *((w, 1) for w in ("causal", "a window of its own", "compared", "rope"))],
+)
+def test_a_fixed_prefix_stands_in_front_of_what_is_kept(what: str, m: int) -> None:
+    """Every step puts it there again: what is kept are the keys of the sequence."""
+    model = prefixed(PREFIXED[what], m)
+    kept = unroll_step(stepped(model)).kept
+    assert len(kept) == (6 if what == "a tensor of keys" else 4)
+    assert {str(k.shape[k.axis]) for k in kept} == {"all time"}
+    if what == "causal":
+        assert [k.name for k in kept] == ["0.key", "0.value", "1.key", "1.value"]
+    found = differences(model)
+    assert ("left" in found) == (what not in WITHOUT_PADDING)
+    found |= {f"torch {how}": d for how, d in torch_differences(model).items()}
+    assert max(found.values()) < 1e-5, found
+    assert "torch left" in found
+
+
+FRONT = """{block}model m(n = 3)(tokens: token[batch, time]{more}) {{
+  param own: [n, 8] = normal(1)
+  x = tokens -> embedding(30, 8)
+  own = own -> unsqueeze(0) -> expand(0, batch)
+  {lines}
+  return y -> linear(30) as head
+}}"""
+OTHERWISE = {
+    "one head": "k = concat(own, x, axis: 1)\n  y = sdpa(x, k, k, mask: causal) + x",
+    "beside no prefix": "k = concat(own, x, axis: 1)\n  y = sdpa(x, k, k, mask: causal) + sdpa(x, x, x, mask: causal)",
+    "read by each turn": """k = concat(own, x -> linear(8), axis: 1)
+  y = x
+  for i in 2 { y = y + sdpa(y -> linear(8), k, k, mask: causal) }""",
+    "given": "k = concat(2 * given, x, axis: 1)\n  y = sdpa(x, k, k, mask: causal)",
+    "made of what is given": "k = concat(given -> linear(8) as g, x, axis: 1)\n  y = sdpa(x, k, k, mask: causal)",
+    "a type": """z = cast(x, float32)
+  k = cast_like(concat(cast(own, float32), z, axis: 1), tanh(x))
+  y = sdpa(x, k, k, mask: causal) + cast_like(z, k)""",
+    "names": """k = concat(own, x, axis: 1)
+  y = cache(cache(x, k), k)""",
+    "positions of queries": """k = concat(own, x, axis: 1)
+  t = cast_like(cos(indices(time + n) * 0.2) -> unsqueeze(1), x)
+  y = sdpa(x + t[n:], k + t, k, mask: causal)""",
+    "a sum": """k = concat(own, x, axis: 1)
+  seen = unsqueeze(indices(time + n), 0) <= unsqueeze(indices(time) + n, 1)
+  y = matmul(where(seen, matmul(x, transpose(k, 1, 2)), 0), k)""",
+    "scores of its own": """o = matmul(x, transpose(own, 1, 2))
+  s = where(causal, matmul(x, transpose(x, 1, 2)), -inf)
+  y = matmul(softmax(concat(o, s)), concat(own, x, axis: 1))""",
+    "a latent": """c = x -> linear(2) -> rmsnorm
+  k = concat(own, c -> linear(8, bias: false) as k, axis: 1)
+  v = concat(own, c -> linear(8, bias: false) as v, axis: 1)
+  y = sdpa(x, k, v, mask: causal)""",
+}
+KEPT_OF = {"scores of its own": 2, "a latent": 2}
+NAMES = """block cache(new: [batch, all, width], past: [batch, positions, width]) -> [batch, all, width] {
+  key = past * cast_like(cos(indices(positions) * 0.3) -> unsqueeze(1), past)
+  return sdpa(new, key, past, mask: causal)
+}
+"""
+
+
+@pytest.mark.parametrize("what", OTHERWISE)
+def test_a_fixed_prefix_of_other_kinds(what: str) -> None:
+    """Of weights or of what is computed once; read by several; under any names."""
+    lines, more = OTHERWISE[what], ", given: [batch, 3, 8]" * ("given" in OTHERWISE[what])
+    model = archdsl.load(text=FRONT.format(block=NAMES * (what == "names"), lines=lines, more=more))
+    kept = unroll_step(stepped(model)).kept
+    assert len(kept) == KEPT_OF.get(what, 1)
+    if what == "read by each turn":
+        assert isinstance(kept[0].node, FlatForm)
+        assert cast("AppendNode", kept[0].node.node).name == "key"
+    found = differences(model)
+    assert "left" in found
+    assert max(found.values()) < 1e-5, found
+    found = torch_differences(model)
+    assert max(found.values()) < 1e-5, found
+
+
+BEHIND_A_PREFIX = {
+    "memory tokens": ("y = (concat(own, x, axis: 1) -> mha(heads: 2, mask: causal))[:, n:]", "sdpa"),
+    "memory tokens of a recurrence": ("y = (concat(own, x, axis: 1) -> gru(8))[:, n:]", "gru"),
+    "a shift": ("y = concat(own, x, axis: 1)[:, :time]", "index"),
+    "cut off again": ("y = concat(own, x, axis: 1)[:, n:]", "index"),
+    "pairs": (
+        "k = concat(own, x, axis: 1)\n  y = matmul(softmax(matmul(k, transpose(k, 1, 2)), mask: causal), k)[:, n:]",
+        "makes pairs of",
+    ),
+    "linear attention": (
+        "k = concat(own, x, axis: 1) -> split_heads(2)\n"
+        "  y = linear_attention(x -> split_heads(2), k, k) -> merge_heads",
+        "linear_attention",
+    ),
+    "sums of earlier keys": (
+        "k = concat(own, x, axis: 1) -> cumsum(axis: 1)\n  y = sdpa(x, k, k, mask: causal)",
+        "cumsum",
+    ),
+    "a convolution": (
+        "k = concat(own, x, axis: 1) -> conv1d(8, kernel: 3, padding: causal)\n  y = sdpa(x, k, k, mask: causal)",
+        "conv1d",
+    ),
+    "a recurrence of keys": (
+        "k = concat(own, x, axis: 1)\n  ys = scan h: [batch, 8] = 0 for a in k { h = h * 0.5 + a  emit h }\n"
+        "  y = sdpa(x, k, ys, mask: causal)",
+        "the scan",
+    ),
+    "all rows": (
+        "k = concat(own, x, axis: 1) -> flatten(0, 1) -> unflatten(0, batch, time + n)\n"
+        "  y = sdpa(x, k, k, mask: causal)",
+        "flatten",
+    ),
+    "keys in front, queries too": ("k = concat(own, x, axis: 1)\n  y = sdpa(k, k, k, mask: causal)[:, n:]", "sdpa"),
+}
+
+
+@pytest.mark.parametrize("what", BEHIND_A_PREFIX)
+def test_what_goes_through_layers_behind_a_fixed_prefix_has_no_step(what: str) -> None:
+    lines, op = BEHIND_A_PREFIX[what]
+    with pytest.raises(ArchError) as refused:
+        stepped(archdsl.load(text=FRONT.format(block="", lines=lines, more="")))
+    (problem,) = refused.value.diagnostics
+    assert problem.code == "E0504"
+    assert op in problem.message
+    assert what == "all rows" or "may stand behind a fixed prefix" in problem.help
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        "sdpa(x, k, k, mask: causal | prefix(n + 2))",
+        "sdpa(x, k, k)",
+        "sdpa(x, concat(x, own, axis: 1), k, mask: causal)",
+        "matmul(softmax(where(unsqueeze(indices(time + n), 0) <= unsqueeze(indices(time) + n + 1, 1), s, -inf)), k)",
+        "matmul(softmax(where(concat(ones(time, n), u, axis: 1) > 0, s, -inf)), k)",
+        "matmul(softmax(where(concat(u, ones(time, n), axis: 1) > 0, s, -inf)), k)",
+        "matmul(softmax(where(concat(ones(time, n + 1), u[:, 1:], axis: 1) > 0, s, -inf)), k)",
+        "matmul(softmax(concat(matmul(x, transpose(x[:, :3], 1, 2)), where(j < i, -inf, where(causal, r, -inf)))), k)",
+        "matmul(softmax(concat(matmul(x, transpose(x[:, :3], 1, 2)), where(j > i - 4, -inf, r))), k)",
+    ],
+)
+def test_behind_a_fixed_prefix_no_later_position_is_seen(y: str) -> None:
+    lines = f"""k = concat(own, x, axis: 1)
+  r = matmul(x, transpose(x, 1, 2))
+  s = matmul(x, transpose(k, 1, 2))
+  i = indices(time) -> unsqueeze(1)
+  j = indices(time) -> unsqueeze(0)
+  u = where(j <= i + 1, ones(time, time), 0)
+  y = {y}"""
+    with pytest.raises(ArchError, match=r"E0504.*(a later token can reach|cannot prove that)"):
+        stepped(archdsl.load(text=FRONT.format(block="", lines=lines, more="")))
+
+
+def test_a_fixed_prefix_is_as_long_as_a_config_says() -> None:
+    lines = """let all = n + time
+  k = concat(own, x, axis: 1)
+  s = matmul(x, transpose(k, 1, 2))
+  seen = unsqueeze(indices(all), 0) <= unsqueeze(indices(time) + n, 1)
+  y = matmul(softmax(where(seen, s, -inf)), k) + sdpa(x, k, k, mask: (causal & window(2)) | prefix(n))"""
+    model = archdsl.load(text=FRONT.format(block="", lines=lines, more=""))
+    made = load_source(emit(model, Extras(frozenset({"generate"}))))
+    names: Any = sys.modules[made.__module__]
+    for n in (1, 2, 5):
+        module, tokens, cache = made(names.Config(n=n)).eval(), torch.randint(30, (2, 8)), names.Cache(8)
+        with torch.no_grad():
+            step = getattr(module, "step", module)
+            steps = [step(part, cache=cache) for part in tokens.split([4, 1, 3], 1)]
+            torch.testing.assert_close(torch.cat(steps, 1), module(tokens))

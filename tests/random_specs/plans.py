@@ -337,6 +337,9 @@ class PlanWriter(Writer):
         n, heads = self.n(), "-> linear(4) -> split_heads(2)"
         mask = self.one("causal", "causal & window(2)", "causal & window(3)", "causal & chunked(3)")
         qk = f"q = v {heads}\nk = u {heads}"
+        own = (
+            f"param own: [2, {n}, 2] = normal(1)\n{qk}\nk = concat(own -> unsqueeze(0) -> expand(0, batch), k, axis: 2)"
+        )
         scores = 'p = where(J <= I, einsum("b q d, b k d -> b q k", v, u), -inf)'
         return self.one(
             f"y = u -> mla(heads: 4, kv_rank: 2, nope_dim: 4, rope_dim: 2, v_dim: 4, mask: {mask}, position: rope)",
@@ -348,6 +351,10 @@ class PlanWriter(Writer):
             f"d = cumsum(ids == 0, axis: 1)\ny = u -> mha(heads: 2, mask: {mask} & same(d))",
             "k = u -> linear(32) -> split_heads(4)\nq = v -> linear(32) -> split_heads(4)\n"
             f"y = (sdpa(q, k, k, mask: {mask}) - sdpa(-q, k, k, mask: causal)) -> merge_heads -> linear(4)",
+            f"{own}\ny = sdpa(q, k, k, mask: {mask}) -> merge_heads",
+            f"{own}\ny = sdpa(q, rmsnorm(k), k, mask: ({mask}) | prefix({n})) -> merge_heads",
+            f"{own}\nJ1 = indices(L + {n})\n"
+            f"y = merge_heads(matmul(softmax(where(J1 <= I + {n}, matmul(q, transpose(k, 2, 3)), -inf)), k))",
             "y = u * mean(m, 1, keep: true)",
             "h = mean(m, 1)\ny = scan h: [batch, 4] = h for a in u { h = tanh(h + a)  emit h }",
             "h = mean(m, 1)\ny = linear_recurrence(sigmoid(u), v, h)",

@@ -79,40 +79,47 @@ class Positions:
         found: ir.Value = builder.add("Expand", [builder.constant(1, "int"), shape])
         return found
 
-    def of_keys(self) -> ir.Value:
-        """The place of every key, by row [batch, all]; that of padding is NOWHERE."""
+    def of_keys(self, front: int = 0) -> ir.Value:
+        """The place of every key, by row [batch, all]; that of padding is NOWHERE. So many real keys stand in `front`
+        of each row."""
         add = self.builder.add
 
         def make() -> ir.Value:
             real = self.fed["attention_mask"]
+            real = add("Pad", [real, [0, front, 0, 0], 1]) if front else real
             position = add("Sub", [add("CumSum", [real, 1]), 1])
             found: ir.Value = add("Where", [self.builder.cast(real, "bool"), position, NOWHERE])
             return found
 
-        return self.once("keys", make)
+        return self.once(behind("keys", front), make)
 
-    def counted(self, new: bool) -> ir.Value:
-        """0, 1, … of all positions, or of the new ones."""
+    def counted(self, new: bool, front: int = 0) -> ir.Value:
+        """0, 1, … of all positions, and of those in `front`, or of the new ones, which stand behind these."""
         add, builder = self.builder.add, self.builder
 
         def make() -> ir.Value:
             end = builder.scalar(self.all)
+            end = add("Add", [end, front]) if front else end
             first = builder.constant(0, "int")
             if new:
                 first = add("Sub", [end, builder.scalar(self.new)])
             found: ir.Value = add("Range", [first, end, builder.constant(1, "int")])
             return found
 
-        return self.once("new" if new else "all", make)
+        return self.once(behind("new" if new else "all", front), make)
 
-    def pairs(self, middle: int) -> tuple[ir.Value, ir.Value]:
-        """The positions of the new queries and those of all keys, as they broadcast to pairs: by row [batch, …, query,
-        key] with so many axes between."""
+    def pairs(self, middle: int, front: int = 0) -> tuple[ir.Value, ir.Value]:
+        """The positions of the new queries and those of all keys, of which so many stand in `front`, as they broadcast
+        to pairs: by row [batch, …, query, key] with so many axes between."""
         between = [*range(1, middle + 1)] if self.by_row else []
         axes, own = ([*between, middle + 2], [*between, middle + 1]) if self.by_row else ([-1], [0])
-        rank = f" {middle}" if self.by_row and middle != 1 else ""
-        query = self.fed["position_ids"] if self.by_row else self.counted(new=True)
-        key = self.of_keys() if self.by_row else self.counted(new=False)
+        rank = behind(f" {middle}" if self.by_row and middle != 1 else "", front)
+        if self.by_row:
+            fed = self.fed["position_ids"]
+            query = self.once(behind("new", front), lambda: self.builder.add("Add", [fed, front])) if front else fed
+            key = self.of_keys(front)
+        else:
+            query, key = self.counted(new=True, front=front), self.counted(new=False, front=front)
         return (
             self.once(f"query pairs{rank}", lambda: self.builder.add("Unsqueeze", [query, axes])),
             self.once(f"key pairs{rank}", lambda: self.builder.add("Unsqueeze", [key, own])),
@@ -206,3 +213,8 @@ class Positions:
 
         total = self.once("total", lambda: builder.cast(builder.scalar(self.all), "int32"))
         return self.once("real keys", counts), total
+
+
+def behind(name: str, front: int) -> str:
+    """What positions are called that are counted behind so many in front."""
+    return f"{name} behind {front}" if front else name

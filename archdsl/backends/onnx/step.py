@@ -27,6 +27,7 @@ from archdsl.ir.dims import Num, Poly, Shape, symbol, with_symbol
 from archdsl.ir.graph import AppendNode, Model, Value
 from archdsl.passes.flat_step import FlatStep, Kept, resized, unroll_step
 from archdsl.passes.flatten import FlatForm, FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan
+from archdsl.passes.forms import in_front
 from archdsl.passes.step import stepped
 
 LAST = symbol("last position")
@@ -443,12 +444,13 @@ class StepWriter(GraphWriter):
         return super().number(n.where(self.steps.of.new.name, self.all), dtype)
 
     def positions(self, length: Num) -> ir.Value:
-        if length.value not in (self.new, self.all):  # a table, the same for each row
+        front = in_front(length, self.steps.of.all)
+        if length.value not in (self.new, self.all) and not (front and self.by_row):  # a table, the same for each row
             return super().positions(length)
         new = length.value == self.new
         if not self.by_row:
             return self.places.counted(new)
-        found = self.places.fed["position_ids"] if new else self.places.of_keys()
+        found = self.places.fed["position_ids"] if new else self.places.of_keys(front)
         self.asked = self.ranks[found] = 2
         return found
 
@@ -456,14 +458,16 @@ class StepWriter(GraphWriter):
         add, has = self.builder.add, self.steps.of.has
         if not has(queries) and not has(keys):
             return super().pairs(queries, keys, middle)
-        if queries.value not in (self.new, self.all, 1) or keys.value != self.all:
+        front = in_front(keys, self.steps.of.all)
+        if queries.value not in (self.new, self.all, 1) or not (front or keys.value == self.all):
             raise error("E0504", f"a decode step has no pairs of {queries} queries and {keys} keys")
         if self.table or queries.value == self.all:
             if self.by_row:
                 raise RowsUnsupportedError("mask")  # padding would be among the queries
-            position = self.places.counted(new=False)
-            return add("Unsqueeze", [position, [-1]]), add("Unsqueeze", [position, [0]])
-        query, key = self.places.pairs(middle)
+            query, key = self.places.counted(new=False), self.places.counted(new=False, front=front)
+            query = add("Add", [query, front]) if front else query
+            return add("Unsqueeze", [query, [-1]]), add("Unsqueeze", [key, [0]])
+        query, key = self.places.pairs(middle, front)
         if self.by_row:
             self.asked = self.ranks[query] = self.ranks[key] = 3 + middle
         return query, key

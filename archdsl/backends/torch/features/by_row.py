@@ -14,7 +14,7 @@ from archdsl.backends.torch.features.reading import Reading, misread, refuse, sp
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Value
 from archdsl.passes.flatten import FlatNode, FlatOp, FlatScan
-from archdsl.passes.forms import ALL, NEW, axes_between, has, is_time, takes_any_positions, takes_rows
+from archdsl.passes.forms import ALL, NEW, axes_between, has, in_front, is_time, takes_any_positions, takes_rows
 
 
 class ByRow:
@@ -179,7 +179,7 @@ class ByRow:
             return
         sizes = [d for v in node.outputs for d in v.shape]
         time = self.reading.time
-        fits = all(is_time(d, time) or not (has(d, time) or d.value == self.batch) for d in sizes)
+        fits = all(is_time(d, time) or in_front(d, time) or not (has(d, time) or d.value == self.batch) for d in sizes)
         if isinstance(node, FlatScan) or not fits or not all(map(self.axes, node.outputs)):
             raise refuse("the result of this op on pairs of positions has no decode step", span_of(node))
         forms |= {self.wanted(n, i) for n, i in readers if n not in self.flat} if made else set()

@@ -18,7 +18,7 @@ from archdsl.backends.torch.program import Bind, Check, Conditional, Do, Step, S
 from archdsl.backends.torch.scope import TorchNodeScope
 from archdsl.backends.torch.tree import NumberLeaf, PyNode, Read, Variable, call_tree, lift, mapped, py
 from archdsl.ir import dims, static
-from archdsl.ir.dims import Num, Var
+from archdsl.ir.dims import Lit, Num, Var
 from archdsl.ir.graph import (
     CallNode,
     CheckNode,
@@ -38,7 +38,7 @@ from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
 from archdsl.ir.walk import block_tensors, every_node
 from archdsl.passes.dce import live
-from archdsl.passes.forms import ALL, NEW, has, is_time
+from archdsl.passes.forms import ALL, NEW, has, in_front, is_time
 
 if TYPE_CHECKING:
     from archdsl.backends.torch.classes import ClassGroup
@@ -57,9 +57,9 @@ class StepScope(TorchNodeScope):
         return "linear" if self.lowering.section.on_cpu else "F.linear"
 
     def positions(self, length: Num, offset: Num | None = None) -> Tree:
-        form = self.lowering.form.get(self.node)
-        if form is not None:
-            found = self.lowering.of_form(form)
+        form, front = self.lowering.form.get(self.node), in_front(length, self.lowering.reading.time)
+        if front or form is not None:
+            found = self._keys_behind(length, front) if front else self.lowering.of_form(form or ALL)
             return found if offset is None else self.py("{x} + {offset}", x=found, offset=offset)
         middle = self.lowering.roles.at_positions.get(self.node)
         if middle is None:
@@ -73,18 +73,39 @@ class StepScope(TorchNodeScope):
         time, state = self.lowering.reading.time, self.lowering.state
         if not has(queries, time) and not has(keys, time):
             return None
-        if not (is_time(queries, time) or queries.value == 1) or not is_time(keys, time):
+        front = in_front(keys, time)
+        if not (is_time(queries, time) or queries.value == 1) or not (front or is_time(keys, time)):
             raise refuse(f"a decode step has no pairs of {queries} queries and {keys} keys")
         form = self.lowering.form.get(self.node)
         if form is not None:
             new, every = self.lowering.of_form(form), self.lowering.of_form(ALL)
+            if front:
+                every = self.let("key", self._keys_behind(keys, front))
+                return self.let("query", py("{x}[:, None] + {front}", x=new, front=self._front(keys, front))), every
             return self.let("query", py("{x}[:, None]", x=new)), every
         axes = ", None" * middle
         key = py("{s}.keys", s=state)
         if self.node in self.lowering.roles.window:
             last = py("{s}.last({n})", s=state, n=self.lowering.window(self.node))
             key = py(f"{{x}}[:{axes}, None]", x=last)
+        if front:
+            key, before = self._keys_behind(keys, front), self._front(keys, front)
+            query = py(f"{{s}}.positions[:{axes}, :, None] + {{before}}", s=state, before=before)
+            return self.let("query", query), self.let("key", key)
         return self.let("query", py(f"{{s}}.positions[:{axes}, :, None]", s=state)), self.let("key", key)
+
+    def _front(self, length: Num, front: int) -> Num:
+        """How many places stand in front of the sequence, as they are spelled in a length of `n + time`."""
+        expr, local = length.expr, self.lowering.block.local
+        while names := {n: local[n] for n in dims.free_names(expr) if n in local}:
+            expr = dims.substitute(expr, names)
+        none = {n: Lit("0") for n in dims.free_names(expr) if self.lowering.is_length(n)}
+        return Num(front, dims.substitute(expr, none))
+
+    def _keys_behind(self, length: Num, front: int) -> Tree:
+        """The places of all positions so far behind a fixed prefix, and of those in it."""
+        count = self._front(length, front)
+        return py("torch.arange({n} + {s}.end, device={s}.positions.device)", n=count, s=self.lowering.state)
 
     def varies_by_row(self, i: int) -> bool:
         return (self.lowering.declared.get(self.node, self.node), i) in self.lowering.roles.varying
