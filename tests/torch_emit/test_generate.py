@@ -320,6 +320,17 @@ def test_a_mask_of_numbers_may_hide_tokens_anywhere() -> None:
         assert torch.equal(shown, module.generate(row[real > 0][None], 4)[0])
 
 
+@pytest.mark.parametrize("static", [False, True])
+def test_lengths_that_a_cache_is_told_stay_as_they_are(static: bool) -> None:
+    module, tokens, lengths = small().module, prompts(), torch.tensor([6, 4])
+    cache = state_of(module, 12, lengths, static)
+    with torch.no_grad():
+        for new in (tokens, tokens[:, :1], tokens[:, 1:3]):
+            module(new, cache=cache)
+    assert lengths.tolist() == [6, 4]
+    assert cache.start.tolist() == [[9], [7]]
+
+
 def test_padding_that_all_prompts_share_takes_no_room() -> None:
     module, tokens = small().module, prompts()
     padded = F.pad(tokens, (40, 40))  # more than the context

@@ -22,7 +22,7 @@ class Cache:
         """Begin a step for x [batch, new, …]."""
         self.first, self.kept = self.start is None, iter(self.entries)  # each layer takes the next
         self.positions = (0 if self.first else self.start) + torch.arange(x.size(1), device=x.device)[None]
-        after = self.positions[:, -1:] + 1 if self.lengths is None else self.lengths[:, None]
+        after = self.positions[:, -1:] + 1 if self.lengths is None else self.lengths[:, None].clone()
         self.start = after if self.first else self.start.add_(x.size(1))
         self.end = self.capacity if self.static and not self.first else self.end + x.size(1)
         self.keys = torch.arange(self.end, device=x.device)
