@@ -14,7 +14,7 @@ A mode is listed where it was run and gave what the model gives of the whole seq
             right      the same padded on the right
             pair       an encoder and a decoder as optimum and transformers.js run them
     folder  chunks     the model of a folder for transformers, with its cache
-            left       the same, rows of two lengths, padded on the left
+            left       the same, rows of two lengths, padded on the left, and their sources too
 """
 
 from __future__ import annotations
@@ -340,36 +340,54 @@ def _run_pair(model: Model) -> dict[str, float]:
 
 
 def _run_folder(model: Model) -> dict[str, float]:
-    from transformers import AutoModelForCausalLM
+    """A source is encoded once, before the first chunk; `left` pads it too, where the model takes a mask of it."""
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    module, (tokens,) = module_of(model), drawn(model).values()
-    whole = torch.from_numpy(first_output(module, {"": tokens}))
+    module, inputs, name = module_of(model), drawn(model), DecodedSequence.of(model).axis.name
+    tokens, whole = inputs[name], torch.from_numpy(first_output(module, inputs))
+    of_source = {v.dtype: n for n, v in model.inputs if n != name}
+    loader, prefix = (AutoModelForSeq2SeqLM, "decoder_") if of_source else (AutoModelForCausalLM, "")
     with tempfile.TemporaryDirectory() as folder:
         weights, path = Path(folder, "own.safetensors"), Path(folder, "hf")
         save_file({k: v.contiguous() for k, v in module.state_dict().items()}, weights)
         archdsl.to_huggingface(model, path, weights=weights, native=False)
-        theirs = AutoModelForCausalLM.from_pretrained(path, trust_remote_code=True, attn_implementation="eager").eval()
+        theirs = loader.from_pretrained(path, trust_remote_code=True, attn_implementation="eager").eval()
 
-    def stepped(tokens: Tensor, mask: Tensor) -> Tensor:
+    def stepped(inputs: Mapping[str, Tensor], mask: Tensor) -> Tensor:
         past, found, at = None, [], 0
         positions = (mask.cumsum(1) - 1).clamp(min=0)
+        read: dict[str, Any] = {}
+        if "padding" in of_source:
+            read["attention_mask"] = inputs[of_source["padding"]].long()
+        if of_source:
+            read["encoder_outputs"] = theirs.get_encoder()(inputs[of_source["token"]], **read)
         for count in CHUNKS:
             new, at = slice(at, at + count), at + count
-            given = {"position_ids": positions[:, new], "past_key_values": past, "use_cache": True}
-            out = theirs(tokens[:, new], attention_mask=mask[:, :at], **given)
+            given = {
+                "input_ids": inputs[name][:, new],
+                "attention_mask": mask[:, :at],
+                "position_ids": positions[:, new],
+            }
+            out = theirs(**{prefix + n: x for n, x in given.items()}, **read, past_key_values=past, use_cache=True)
             past = out.past_key_values
             found.append(out.logits)
         return torch.cat(found, 1)
 
     mask = torch.ones_like(tokens)
     with torch.no_grad():
-        apart = {"chunks": distance(stepped(tokens, mask), whole, 1.0)}
-        short = torch.from_numpy(first_output(module, {"": tokens[1:, :-2]}))
+        apart = {"chunks": distance(stepped(inputs, mask), whole, 1.0)}
         moved = torch.cat((tokens[:1], torch.cat((torch.zeros_like(tokens[1:, :2]), tokens[1:, :-2]), 1)))
         mask[1, :2] = 0
-        found = stepped(moved, mask)
+        padded = inputs | {name: moved}
+        if "padding" in of_source:  # for both runs; their tokens differ where it hides them
+            source, real = (inputs[of_source[kind]] for kind in ("token", "padding"))
+            real[1, :2] = False
+            padded[of_source["token"]] = source * real
+        alone = {n: x[1:, :-2] if n == name else x[1:] for n, x in inputs.items()}
+        short = torch.from_numpy(first_output(module, alone))
+        found = stepped(padded, mask)
         apart["left"] = max(distance(found[0], whole[0], 1.0), distance(found[1:, 2:], short, 1.0))
     return apart
 
