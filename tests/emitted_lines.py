@@ -21,10 +21,8 @@ from archdsl.ir.graph import Model
 
 SPECS = Path(__file__).resolve().parent.parent / "specs"
 DECODER, SEQ2SEQ = "decoder", "encoder-decoder"
-MOST = {DECODER: (55, 111, 209), SEQ2SEQ: (130, 145, 183)}
+MOST = {DECODER: (54, 111, 202), SEQ2SEQ: (118, 130, 168)}
 """The lines that may be added: the least, the median and the most of all models of a kind."""
-STEPS = frozenset({"deepseek_v2", "deepseek_v3", "kimi_linear", "hf/deepseek_v2", "hf/deepseek_v3"})
-"""Decoders of which a class has a method `step` beside `forward`: attention that absorbs its projections."""
 UNROLLED: frozenset[str] = frozenset()
 """Models that lose a loop over layers."""
 
@@ -124,7 +122,7 @@ def faults(rows: Sequence[Row]) -> list[str]:
     for r in rows:
         if not r.refused and r.added > MOST[r.kind][2]:
             found.append(f"{r.spec}: {r.added} lines more, at most {MOST[r.kind][2]} may be")
-        if r.steps and r.kind == DECODER and r.spec not in STEPS:
+        if r.steps:
             found.append(f"{r.spec}: `step` beside `forward` in {', '.join(r.steps)}")
         if r.unrolled and r.spec not in UNROLLED:
             found.append(f"{r.spec}: the layers of {', '.join(r.unrolled)} are written out")

@@ -306,21 +306,20 @@ class Runs:
             module, file = self.made("generate")
         except ArchError:
             return
-        step = getattr(module, "step", module.forward)
-        token, *others = inspect.signature(step).parameters
-        given = self.inputs(self.length)
-        prompt, new = given[token], given[token][:, :1]
-        more = {n: given[n] for n in others if n in given}
+        decoder, given = TorchDecoder(self.model, module), self.inputs(self.length)
+        first = decoder.arguments({n: given[n] for n in decoder.new}, given)
+        later, more = decoder.arguments({n: given[n][:, :1] for n in decoder.new}), {}
+        (prompt, *_) = (given[n] for n in decoder.new)
         with torch.no_grad():
             lengths = torch.full(prompt.shape[:1], self.length - 4, device="cuda")
             for kind, cache in (
                 ("", file.Cache(self.length + 8)),
                 (", static", file.Cache(self.length + 8, lengths, static=True)),
             ):
-                if "at" in others:
+                if "at" in decoder.parameters:
                     more["at"] = lengths - 1
-                yield f"prompt{kind}", watched(lambda c=cache: step(prompt, cache=c, **more), module)
-                yield f"step{kind}", watched(lambda c=cache: step(new, cache=c), module)
+                yield f"prompt{kind}", watched(lambda c=cache: decoder.step(**first, cache=c, **more), module)
+                yield f"step{kind}", watched(lambda c=cache: decoder.step(**later, cache=c), module)
             if hasattr(file, "sample"):
                 logits = torch.empty(2, 1000, dtype=torch.bfloat16, device="cuda")
                 yield "sample", watched(lambda: file.sample(logits, 0.7, 50, 0.9, None))
@@ -355,20 +354,23 @@ class Steps(Runs):
     def rows(self, decoder: TorchDecoder, given: Mapping[str, Tensor], static: bool) -> None:
         """A prompt and two positions more of rows with lengths of their own, as `stream` takes them."""
         (name,) = decoder.new
-        once = {called: given[name] for name, called in decoder.once.items()}
         tokens, step = given[name], decoder.step
+
+        def new(count: int, first: bool = True) -> dict[str, Tensor | None]:
+            return decoder.arguments({name: tokens[:, :count]}, given if first else None)
+
         lengths = torch.full(tokens.shape[:1], 4, device="cuda")
         with torch.no_grad():
             if any(k.kind == "state" for k in unroll_step(stepped(self.model)).kept):
                 cache = decoder.cache(16, static=static)
-                step(tokens[:, :4], **{decoder.given: cache}, **once)
+                step(**new(4), **{decoder.given: cache})
                 cache.start, cache.active = lengths[:, None].clamp(max=5), lengths > 5
             else:
                 cache = decoder.cache(16, lengths, static)
-                at = {"at": lengths - 1} if "at" in inspect.signature(step).parameters else {}
-                step(tokens[:, :6], **{decoder.given: cache}, **at, **once)
+                at = {"at": lengths - 1} if "at" in decoder.parameters else {}
+                step(**new(6), **{decoder.given: cache}, **at)
             for _ in range(2):
-                step(tokens[:, :1], **{decoder.given: cache})
+                step(**new(1, first=False), **{decoder.given: cache})
                 cache.active = None
 
     def all(self) -> dict[str, Report]:

@@ -32,9 +32,15 @@ class TorchDecoder(Sequences):
         self.cache: Any = inspect.unwrap(type(module).forward).__globals__["Cache"]
         self.step, self.given = step_of(module, self.cache)
         """What takes a step, and what it calls its cache."""
-        later = [p for p in inspect.signature(self.step).parameters.values() if p.name != self.given][len(self.new) :]
-        self.once = {name: parameter.name for name, parameter in zip(once, later, strict=False)}
-        """Inputs that the first step alone takes, and what the file calls them."""
+        self.whole = self.step is module
+        """Whether `forward` takes the steps, which is given None for inputs that the first one alone takes."""
+        self.parameters = [*inspect.signature(module.forward if self.whole else self.step).parameters]
+        called = [name for name in self.parameters if name != self.given]
+        order = [n for n, _ in model.inputs] if self.whole else [*self.new, *once]
+        self.names = dict(zip(order, called, strict=False))
+        """What the file calls the inputs of a step."""
+        self.once = once
+        """Inputs that the first step alone takes."""
         self.streams = hasattr(module, "stream")
         """Whether the model goes from tokens to logits of tokens, so that rows may be of several lengths."""
 
@@ -45,14 +51,20 @@ class TorchDecoder(Sequences):
         import torch
 
         cache, at, found = self.cache(sum(chunks), static=static), 0, []
-        once, read = self._once(inputs), {n: inputs[n] for n in self.new}
         for count in chunks:
-            new = [x.narrow(self.moving[n], at, count) if n in self.moving else x for n, x in read.items()]
+            new = {n: inputs[n].narrow(self.moving[n], at, count) if n in self.moving else inputs[n] for n in self.new}
             with torch.no_grad():
-                given = self.step(*new, **{self.given: cache}, **once)
+                given = self.step(**self.arguments(new, None if at else inputs), **{self.given: cache})
             found.append([given] if isinstance(given, torch.Tensor) else [*given])
-            at, once = at + count, {}
+            at += count
         return self.joined(found, lambda given, axis: torch.cat([*given], axis))
+
+    def arguments(self, new: Tensors, inputs: Tensors | None = None) -> dict[str, torch.Tensor | None]:
+        """Return what a step is called with, beside the cache: `new` positions, and in the first step what that alone
+        takes of the model's `inputs`."""
+        nothing = dict.fromkeys(self.names.values()) if self.whole else {}
+        once = {self.names[n]: inputs[n] for n in self.once} if inputs is not None else {}
+        return {**nothing, **once, **{self.names[n]: x for n, x in new.items()}}
 
     def stream(
         self,
@@ -68,6 +80,8 @@ class TorchDecoder(Sequences):
         import torch
 
         forced, logits = after.unbind(1), []
+        named = [p.name for p in inspect.signature(self.module.stream).parameters.values() if p.default is p.empty]
+        once = dict(zip(named[2:], (inputs[n] for n in self.once), strict=True))
         file = inspect.unwrap(type(self.module).stream).__globals__
         sample = file["sample"]
 
@@ -77,14 +91,11 @@ class TorchDecoder(Sequences):
 
         file["sample"] = choose
         try:
-            for _ in self.module.stream(prompt, len(forced), **self._once(inputs), attention_mask=mask, **options):
+            for _ in self.module.stream(prompt, len(forced), **once, attention_mask=mask, **options):
                 pass
         finally:
             file["sample"] = sample
         return torch.stack(logits, 1)
-
-    def _once(self, inputs: Tensors) -> dict[str, torch.Tensor]:
-        return {called: inputs[name] for name, called in self.once.items()}
 
 
 def step_of(module: Any, cache: Any) -> tuple[Callable[..., Any], str]:

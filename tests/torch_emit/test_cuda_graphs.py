@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 from zoo import sizes, tiny
 
 from archdsl.diagnostics import ArchError
+from archdsl.run.torch_decoder import TorchDecoder
 from torch_emit.emitted import module
 
 MODELS = [
@@ -79,7 +80,7 @@ def test_steps_write_where_they_wrote_before(name: str, rows: str, monkeypatch: 
     if name.startswith("deepseek"):
         made.bfloat16()  # experts break a graph in other types
     drawn = tiny.inputs(tiny.graph(name))
-    tokens = drawn[next(iter(inspect.signature(getattr(made, "step", made.forward)).parameters))]
+    (tokens,) = (drawn[n] for n in TorchDecoder(tiny.graph(name), made).new)
     inputs = {n: x for n, x in drawn.items() if n in inspect.signature(made.stream).parameters and x is not tokens}
     mask = torch.ones_like(tokens[:, :6], dtype=torch.bool)
     mask[-1, :2] = rows == "of one length"

@@ -3,7 +3,6 @@ in prefill and in steps, at the sizes that were published, with few layers. Tens
 
 from __future__ import annotations
 
-import inspect
 import sys
 from functools import cache
 from typing import Any
@@ -23,6 +22,7 @@ from archdsl.estimates.attention_kernels import StoredScores
 from archdsl.estimates.hardware import device
 from archdsl.passes.flatten import FlatOp, flatten, walk
 from archdsl.run.load import load_source
+from archdsl.run.torch_decoder import TorchDecoder
 
 pytestmark = pytest.mark.slow
 
@@ -67,13 +67,12 @@ def calls(name: str) -> frozenset[Call]:
     with FakeTensorMode(), torch.no_grad(), Calls() as seen:
         given = real.inputs(model, TIME)
         module = made(cls)
-        step = getattr(module, "step", module.forward)
-        token, *others = inspect.signature(step).parameters
+        decoder = TorchDecoder(model, module)
         for static in (False, True):
             cache = sys.modules[cls.__module__].Cache(TIME + 8, None, static)
-            step(given[token], cache=cache, **{n: given[n] for n in others if n in given})
+            decoder.step(**decoder.arguments({n: given[n] for n in decoder.new}, given), cache=cache)
             for _ in range(2):
-                step(given[token][:, :1], cache=cache)
+                decoder.step(**decoder.arguments({n: given[n][:, :1] for n in decoder.new}), cache=cache)
     return whole(name) | seen.found
 
 

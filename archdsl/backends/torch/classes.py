@@ -14,6 +14,7 @@ from archdsl.backends.torch.helpers import helper_names
 from archdsl.backends.torch.imports import IMPORTED
 from archdsl.backends.torch.lower import (
     ClassUse,
+    Ending,
     Kind,
     Lowered,
     Lowering,
@@ -43,7 +44,7 @@ from archdsl.backends.torch.tree import (
 from archdsl.ir import dims
 from archdsl.ir.conditions import choices
 from archdsl.ir.dims import Expr, Poly
-from archdsl.ir.graph import Block, CallNode, Model, OpNode, Value
+from archdsl.ir.graph import Block, CallNode, Model, OpNode
 from archdsl.ir.op import Tree
 from archdsl.ir.ranges import NUMBERS
 from archdsl.ir.walk import calls_of, every_node
@@ -168,10 +169,10 @@ class Classes:
         """Lines at the end of methods, by class and name, that are of no block."""
         self.forward: Method | None = None
         """The model's `forward` where a section writes it in another way."""
+        self.ending: Ending | None = None
+        """What a section makes of the end of that."""
         self.merged: dict[ClassGroup | None, Merged] = {}
         """A `forward` that is a step of decoding, too."""
-        self.positions: list[Value] = []
-        """Positions of sequences, in the order in which a method first reads them."""
         self.exact: dict[Block, Mapping[str, Expr]] = {}
         """What every static name of a block is worth."""
         self.above: dict[Block, tuple[Block, Mapping[str, Expr]]] = {}
@@ -184,11 +185,6 @@ class Classes:
         return 0
 
     # --- grouping ---
-
-    def positions_value(self, i: int) -> Value:
-        if i == len(self.positions):
-            self.positions.append(Value((), "int", "positions"))
-        return self.positions[i]
 
     def group(self, block: Block) -> ClassGroup:
         """The class of a block."""

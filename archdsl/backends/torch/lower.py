@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from archdsl.backends.torch import init, lists
 from archdsl.backends.torch.names import preferred
@@ -206,6 +206,22 @@ class Merged(Entity):
         return found + [p.target if p.target in own else None for p in self.method.parameters[len(first) :]]
 
 
+class Ending(Entity):
+    """What a section makes of the end of the model's `forward`, and of its beginning."""
+
+    method: Method
+    """The `forward` that it makes."""
+    hidden: Value
+    """What the end is made of."""
+    nodes: frozenset[IrNode]
+    """Those that the end is in place of."""
+    losses: Variable
+    """What collects auxiliary losses within."""
+    before: tuple[Step, ...]
+    after: Callable[[Tree], tuple[tuple[Step, ...], tuple[Tree, ...]]]
+    """The end, and what it returns, given what it is made of."""
+
+
 @dataclass(eq=False)
 class Lowered:
     """A block as a class, in its own names."""
@@ -249,9 +265,6 @@ def lower(classes: Classes, block: Block, kinds: Sequence[Kind] | None = None) -
 class Lowering:
     """Lowers one block, or the part of one that a scan computes once."""
 
-    trains: ClassVar[bool] = True
-    """Whether there is a backward pass behind what is lowered."""
-
     def __init__(
         self, classes: Classes, block: Block, kinds: Sequence[Kind] | None, inside: Modules | None = None
     ) -> None:
@@ -267,8 +280,8 @@ class Lowering:
         self.elided: set[Value] = set()
         """Masks that need no tensor."""
         self.steps: list[Step] = []
-        self.sequences = 0
-        """How many different positions ops have asked for."""
+        self.trains = True
+        """Whether there is a backward pass behind what is lowered."""
         self.counted: dict[Tree, Num] = {}
         """The locals that are 0, 1, …, and their length."""
         self.locals: dict[Tree, Tree] = {}
@@ -389,24 +402,17 @@ class Lowering:
     def read(self, value: Value) -> Tree:
         return self.aliases.get(value) or Read(value)
 
-    def shared(self, hint: str, tree: Tree) -> Tree:
+    def shared(self, hint: str, tree: Tree, nested: bool = False) -> Tree:
         """A local for an expression that ops want a name for, one for all of them."""
         if tree not in self.locals:
             target = Variable(hint)
             self.locals[tree] = Read(target)
-            self.put(Bind((target,), tree, nested=False))
+            self.put(Bind((target,), tree, nested))
         return self.locals[tree]
 
     def positions(self, tree: Tree) -> Tree:
-        """A local for the positions of a sequence, one for all ops. It is one value of the IR in `forward` and in a
-        step, whose positions are others: what is made of them is then the same in both."""
-        if tree not in self.locals:
-            value = self.classes.positions_value(self.sequences)
-            self.sequences += 1
-            self.lowered.method.hints[value] = "positions"
-            self.locals[tree] = Read(value)
-            self.put(Bind((value,), tree))
-        return self.locals[tree]
+        """A local for the positions of a sequence."""
+        return self.shared("positions", tree, nested=True)
 
     def within(self, graph: Graph, inputs: Sequence[Any], outputs: Sequence[Value]) -> Suite:
         """The statements of a graph inside others; what its ops bind is not known after it."""

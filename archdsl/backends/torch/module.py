@@ -559,9 +559,9 @@ class ClassWriter:
         """The statements with run-time sizes read off tensors, and names for all. A size that is read often is bound
         once, at the top; so is one of a tensor whose name another wants before."""
         counts = Counter(x.name for x in leaves(body) if isinstance(x, Axis))
-        sizes = {n: self._run_time(n, method.block or self.block) for n in counts}
+        sizes = {n: self._run_time(n, method) for n in counts}
         tensors = {n: next(x.value for x in leaves(t) if isinstance(x, Read)) for n, t in sizes.items()}
-        given = {p.target for p in method.parameters if not p.default}  # of others no size is read at the top
+        given = _given(method)  # of others no size is read at the top
         bound = {n for n, count in counts.items() if count > 1 and axis_of(n) is None and tensors[n] in given}
         while True:
             variables = {n: Variable(argument(n)) for n in sizes if n in bound}
@@ -575,8 +575,9 @@ class ClassWriter:
                 return found, names
             bound |= late
 
-    def _run_time(self, name: str, block: Block) -> Tree:
-        """How the running model knows a size: `tokens.size(1)`."""
+    def _run_time(self, name: str, method: Method) -> Tree:
+        """How the running model knows a size: `tokens.size(1)`, of a tensor that is always given if there is one."""
+        block, given = method.block or self.block, _given(method)
         axis = axis_of(name)
         if axis is not None:
             for part in (block, block.before):
@@ -584,17 +585,19 @@ class ClassWriter:
                     if any(isinstance(d.expr, Var) and d.expr.name == name for d in v.shape):
                         return py("{x}.size({i})", x=Read(v), i=axis)
             raise AssertionError(f"no tensor knows {name}")
-        tensors = block_tensors(block)
-        for v in tensors:
-            for i, d in enumerate(v.shape):
-                if d.expr == Var(name) and not d.static:
-                    return py("{x}.size({i})", x=Read(v), i=i)
         value = block.axes.get(name) or block.hypers.get(name)
-        for v in block.graph.inputs:
-            for i, d in enumerate(v.shape):
-                if isinstance(value, Num) and d.value == value.value:
-                    return py("{x}.size({i})", x=Read(v), i=i)
-        raise AssertionError(f"no tensor knows {name}")
+        sizes = [(v, i, d) for v in block_tensors(block) for i, d in enumerate(v.shape)]
+        found = [(v, i) for v, i, d in sizes if d.expr == Var(name) and not d.static]
+        if isinstance(value, Num):
+            found += [(v, i) for v in block.graph.inputs for i, d in enumerate(v.shape) if d.value == value.value]
+        assert found, f"no tensor knows {name}"
+        x, i = next((f for f in found if f[0] in given), found[0])
+        return py("{x}.size({i})", x=Read(x), i=i)
+
+
+def _given(method: Method) -> set[Any]:
+    """The parameters that are never None."""
+    return {p.target for p in method.parameters if "None" not in (p.default, p.type[-4:])}
 
 
 def _assertion(test: str, *messages: str) -> str:

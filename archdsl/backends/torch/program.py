@@ -61,6 +61,10 @@ class Suite(Code):
     outputs: tuple[Tree, ...]
 
 
+UNBOUND = PyNode("Pass", ())
+"""The output of an arm of a condition behind which nothing reads it."""
+
+
 class LayerLoop(Code):
     """Iterations over layers: iteration t runs `bodies[iterations[t]]`, whose modules (`Part(name, k)`, k counted
     within the body) follow those of the iterations before it. Outputs of a body are the carried values, then what is
@@ -113,7 +117,16 @@ class Leave(Code):
     result: Tree
 
 
-Step = Bind | Check | Put | Do | LayerLoop | ScanLoop | Conditional | Leave
+class Fork(Code):
+    """What `forward` does without a cache, and with one. With `free` the first does nothing unless it is given what may
+    be left out, and is not asked for the cache."""
+
+    plain: tuple[Step, ...]
+    step: tuple[Step, ...]
+    free: bool = False
+
+
+Step = Bind | Check | Put | Do | LayerLoop | ScanLoop | Conditional | Leave | Fork
 
 
 def bodies(step: Step) -> tuple[Suite, ...]:
@@ -225,7 +238,7 @@ def key(
     return bound(inputs), walk(steps, nested=False), of(tuple(result))
 
 
-PURE = ("newest", "last")
+PURE = ("newest", "last", "by_row")
 """Methods of what steps of decoding keep that change nothing."""
 
 

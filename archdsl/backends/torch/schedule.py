@@ -14,6 +14,7 @@ from typing import Any
 
 from archdsl.backends.torch.loops import Folding
 from archdsl.backends.torch.program import (
+    UNBOUND,
     Bind,
     Check,
     Conditional,
@@ -27,12 +28,13 @@ from archdsl.backends.torch.program import (
     Target,
     all_read,
     bodies,
+    bound_by,
     bound_within,
     called_alike,
     effectful,
     is_cache,
 )
-from archdsl.backends.torch.python import singular
+from archdsl.backends.torch.python import WIDTH, singular
 from archdsl.backends.torch.statements import (
     ForLoop,
     IfStatement,
@@ -83,8 +85,13 @@ def reads(steps: Sequence[Step], results: Sequence[Tree]) -> Counter[Target]:
     found: Counter[Target] = Counter()
     for step in steps:
         found.update({x.value for x in leaves(own_trees(step)) if isinstance(x, Read)})
-        for body in bodies(step):
-            found.update(reads(body.steps, body.outputs))
+        inner = [reads(body.steps, body.outputs) for body in bodies(step)]
+        if isinstance(step, Conditional):  # what both arms bind is read in one of them
+            for target in {*bound_within(step.then.steps)} & {*bound_within(step.otherwise.steps)}:
+                least = min(counts[target] for counts in inner)
+                inner[0][target] -= least
+        for body, counts in zip(bodies(step), inner, strict=True):
+            found.update(counts)
             own = {*body.inputs, *bound_within(body.steps)}
             found.update(dict.fromkeys(all_read(body.steps, body.outputs) - own, 2))
     found.update(x.value for t in results for x in leaves(t) if isinstance(x, Read))
@@ -131,6 +138,8 @@ class Scheduler:
             self.step(step)
 
     def step(self, step: Step) -> None:
+        for target in bound_by(step):  # what another arm of a condition has bound, too
+            self.aliases.pop(target, None)
         if isinstance(step, LayerLoop | ScanLoop | Conditional):
             self.in_order()
             self.make_way({self.name(t) for t in bound_within([step])})
@@ -169,6 +178,9 @@ class Scheduler:
                     self.in_order()
                 self.pending[target] = Waiting(expr, let.note)
                 return
+        for value in list(self.pending) if helper(expr) is not None else ():
+            if value in self.pending and helper(self.pending[value].expr) == helper(expr):
+                self.bind(value)
         self.emit(Bind(tuple(t if u else None for t, u in zip(let.targets, used, strict=True)), expr, note=let.note))
 
     def emit(self, s: Statement) -> None:
@@ -187,7 +199,7 @@ class Scheduler:
         for value, pending in list(self.pending.items()):
             read = (x.value for x in leaves(pending.expr) if isinstance(x, Read))
             if value in self.pending and any(self.name(v) in taken for v in read):
-                self.bind(value)
+                self.bind_alike(value)
 
     def in_order(self) -> None:
         """Expressions that wait and change what steps keep come before what follows."""
@@ -201,11 +213,16 @@ class Scheduler:
         pending = self.pending.pop(value)
         self.emit(Bind((value,), pending.expr, note=pending.note))
 
+    def bind_alike(self, value: Target) -> None:
+        """The same, with those that wait for the same helper."""
+        for alike in self.alike(value, tuple(self.pending)):
+            self.bind(alike)
+
     def settle(self, values: Sequence[Target]) -> None:
         """Values that a body reads have a name before it."""
         for value in values:
             if value in self.pending:
-                self.bind(value)
+                self.bind_alike(value)
 
     def filled(self, tree: Tree) -> Tree:
         """The expression with what waits for it nested into it: what it reads once, as long as the line stays short."""
@@ -268,7 +285,10 @@ class Scheduler:
         alike = helper(a.expr) is not None and helper(a.expr) == helper(b.expr)
         plain = len(a.targets) == len(b.targets) == 1 and not a.note and not b.note
         free = not any(isinstance(x, Read) and x.value in a.targets for x in leaves(b.expr))
-        return alike and plain and free and sum(measure(s.expr, self.name) for s in (a, b)) < LONG
+        names = [self.name(t) for t in a.targets + b.targets if t is not None]
+        line = sum(measure(s.expr, self.name) for s in (a, b)) + sum(len(name) + len(", ") for name in names)
+        line += sum(len("self.config") for x in leaves((a.expr, b.expr)) if isinstance(x, HyperLeaf))
+        return alike and plain and free and line < WIDTH - 2 * len("    ")
 
     # --- loops over layers ---
 
@@ -396,7 +416,8 @@ class Scheduler:
             self.body(body.steps)
             ends = zip(joined, body.outputs, branch.outputs, strict=True)
             for variable, tree, _ in sorted(ends, key=lambda e: e[1] == Read(e[2])):  # copies of them come first
-                self.emit(Bind((variable,), self.take(tree)))
+                if tree != UNBOUND:
+                    self.emit(Bind((variable,), self.take(tree)))
             arms.append(tuple(self.out))
             self.out, self.aliases = around, aliases
         self.out.append(IfStatement(self.take(branch.test), arms[0], arms[1], branch.note))

@@ -80,7 +80,7 @@ class Section:
         return None
 
     def merge(self) -> None:
-        """Bring methods of classes together, when all sections have added theirs."""
+        """Add methods that read what other sections have made of the model's `forward`."""
 
     def init(self) -> Iterable[str]:
         """Lines for the end of the `__init__` of the model's class, without indentation."""

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from archdsl.backends.torch.classes import Classes, ClassGroup
 from archdsl.backends.torch.features import Extras, Section
 from archdsl.backends.torch.features.decode_schedule import Assigner, Roles, windows
-from archdsl.backends.torch.features.merge import merged
 from archdsl.backends.torch.features.reading import Reading
 from archdsl.backends.torch.features.steps import StepLowering
 from archdsl.backends.torch.helpers import members
-from archdsl.backends.torch.lower import Lowered, cache_name, method_name
+from archdsl.backends.torch.lower import Merged, cache_name, method_name
 from archdsl.backends.torch.python import local_name
 from archdsl.backends.torch.tree import nodes, trees
 from archdsl.ir.dims import Num, free_names
 from archdsl.ir.graph import Block, OpNode, Value
 
+Given = Callable[[str], str]
+"""What a step is called with, given the new tokens."""
 
-def stream(inputs: str, step: str, cache: str, prefill: str, first: str, together: bool, on_cpu: bool) -> str:
+
+def stream(
+    inputs: str, step: str, cache: str, prefill: str, later: Given, first: str, together: bool, on_cpu: bool
+) -> str:
     """The methods `stream` and `generate` of the model. `first` picks the logits of what a step gives."""
     method = "" if step == "forward" else f".{step}"
     model = ("model" if on_cpu else "self") + method
@@ -73,7 +77,7 @@ def stream(
         ended = torch.isin(token, stops)
         if count == max_new_tokens or (len(stops) and {all_ended}):
             return
-        logits = step(token[:, None], {cache}=cache){first}[:, -1]
+        logits = step({later("token[:, None]")}, {cache}=cache){first}[:, -1]
 
 
 def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
@@ -83,21 +87,21 @@ def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tenso
 '''.strip()
 
 
-def at_once(given: str, narrows: bool) -> str:
+def at_once(given: Given, narrows: bool) -> str:
     """The prompts in one step: what lies behind a row's end is never attended to, and overwritten."""
     at = ", at=lengths - 1" if narrows else ""
     ends = "[:, 0]" if narrows else "[torch.arange(len(tokens), device=tokens.device), lengths - 1]"
     ragged = "lengths if lengths.min() < tokens.size(1) else None"
     return f"""    cache = Cache(tokens.size(1) + max_new_tokens, {ragged}, compiled)
-    logits = {{step}}(tokens{given}, {{cache}}=cache{at}){{first}}{ends}"""
+    logits = {{step}}({given("tokens")}, {{cache}}=cache{at}){{first}}{ends}"""
 
 
-def row_by_row(given: str) -> str:
+def row_by_row(given: Given, later: Given) -> str:
     """The prompts as far as all have tokens, then one position after the other."""
-    one = "{step}(tokens[:, i : i + 1], {cache}=cache){first}[:, -1]"
+    one = f"{{step}}({later('tokens[:, i : i + 1]')}, {{cache}}=cache){{first}}[:, -1]"
     return f"""    cache = Cache(tokens.size(1) + max_new_tokens, static=compiled)
     shortest, longest = int(lengths.min()), tokens.size(1)
-    logits = {{step}}(tokens[:, :shortest]{given}, {{cache}}=cache){{first}}[:, -1]
+    logits = {{step}}({given("tokens[:, :shortest]")}, {{cache}}=cache){{first}}[:, -1]
     for i in range(shortest, longest):  # a recurrence must not read what lies behind a row's end
         cache.start, cache.active = lengths[:, None].clamp(max=i), i < lengths
         logits = torch.where(cache.active[:, None], {one}, logits)
@@ -127,11 +131,13 @@ class Generate(Section):
         return [name for window in windows(block).values() if window is not None for name in free_names(window.expr)]
 
     def settle(self) -> None:
-        roles = Assigner(self.reading).root()
+        self.roles = Assigner(self.reading).root()
         groups = self.classes.groups
         seen = {g: [*zip(*(windows(b).values() for b in g.members), strict=True)] for g in groups}
-        self._alike(roles, seen)
-        self._write(None, roles)
+        self._alike(self.roles, seen)
+
+    def merge(self) -> None:
+        self._write(None, self.roles)
 
     def _alike(self, roles: Roles, seen: Mapping[ClassGroup, Sequence[tuple[Num | None, ...]]]) -> None:
         """Give attention that sees all positions the window 0 where in other blocks of its class it has one. `seen` are
@@ -159,36 +165,25 @@ class Generate(Section):
         if signature not in known:
             number = f"_{len(known) + 1}" if known else ""
             name = method_name(forward.block, f"step{number}", f"advance{number}")
-            lowering = StepLowering(self, forward, kinds, roles, name)
-            known[signature] = name, lowering
-            lowered = lowering.run()
-            self.classes.further(group, lowered.method, lowered.helpers)
-            if group is not None and self._merge(group, forward, lowering):
-                known[signature] = "forward", lowering
+            apart = bool(known) or forward.before is not None or (group is None and self._is_apart())
+            lowering = StepLowering(self, forward, kinds, roles, name, apart)
+            known[signature] = name if apart else "forward", lowering
+            method = lowering.run().method
+            self.classes.further(group, method, lowering.lowered.helpers)
+            if lowering.joined is not None:
+                self.classes.merged[group] = Merged(lowering.joined, lowering.forward, method)
             return known[signature][0]
         name, lowering = known[signature]
         method = lowering.lowered.method
         if group is not None and method.block is not roles.block and (roles.block, method) not in group.taken_over:
             group.taken_over[roles.block, method] = None  # first: a class may be made within itself
-            group.taken_over[roles.block, method] = StepLowering(self, forward, kinds, roles, method.name).run().method
+            here = StepLowering(self, forward, kinds, roles, method.name, lowering.joined is None)
+            group.taken_over[roles.block, method] = here.run().method
         return name
 
-    def _merge(self, group: ClassGroup | None, plain: Lowered, lowering: StepLowering) -> bool:
-        """Whether the step of a class is its `forward` with a cache: not where keys and values are absorbed."""
-        if group in self.classes.merged or plain.before is not None or lowering.roles.latent:
-            return False
-        forward = plain.method if group is not None else self.classes.forward or plain.method
-        found = merged(forward, lowering.lowered.method, {**lowering.twins, **lowering.aliases})
-        if found is not None:
-            self.classes.merged[group] = found
-        return found is not None
-
-    def merge(self) -> None:
-        (signature, (_, lowering)), *_ = self.written[None].items()
-        inputs = {v for _, v in self.reading.model.inputs}
-        once = any(p.target in inputs for p in lowering.optional)  # what the first step alone takes
-        if not once and self._merge(None, self.classes.root, lowering):
-            self.written[None][signature] = "forward", lowering
+    def _is_apart(self) -> bool:
+        """Whether a step of the model gives less than `forward`."""
+        return len(self.reading.results) < sum(v is not None for v in self.reading.model.block.graph.outputs)
 
     def method(self, group: ClassGroup, roles: Roles) -> str:
         """The name of the step of a class that is called."""
@@ -239,14 +234,23 @@ class Generate(Section):
         method = lowering.lowered.method if merged is None else merged.method
         cache = cache_name(method)
         inputs = {v: n for n, v in self.reading.model.inputs}
-        others = [local_name(inputs[p.target]) for p in lowering.optional if p.target in inputs]
-        own = words_of(stream("", "step", "cache", row_by_row(""), "", self.together, self.on_cpu))
-        here = {n: f"{n}_" if n in own else n for n in others}
+        text = stream("", "step", "cache", row_by_row(str, str), str, "", self.together, self.on_cpu)
+        own = words_of(text)
+        others = {v: local_name(inputs[v]) for v in lowering.late if v not in lowering.real}
+        here = {v: f"{n}_" if n in own else n for v, n in others.items()}
         more = "".join(f"\n    {n}: Tensor," for n in here.values())
-        given = "".join(f", {n}={m}" for n, m in here.items())
-        prefill = row_by_row(given) if self.reading.carries else at_once(given, lowering.narrows)
         first = "[0]" if len(self.reading.results) > 1 else ""
-        return [stream(more, step, cache, prefill, first, self.together, self.on_cpu)]
+
+        def given(new: str) -> str:
+            if merged is None:
+                return ", ".join([new, *(f"{n}={here[v]}" for v, n in others.items())])
+            return ", ".join(new if v is self.tokens else here.get(v, "None") for v in inputs)
+
+        def later(new: str) -> str:
+            return new if merged is None else ", ".join(new if v is self.tokens else "None" for v in inputs)
+
+        prefill = row_by_row(given, later) if self.reading.carries else at_once(given, lowering.narrows)
+        return [stream(more, step, cache, prefill, later, first, self.together, self.on_cpu)]
 
 
 def words_of(source: str) -> set[str]:

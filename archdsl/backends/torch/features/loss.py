@@ -9,8 +9,9 @@ from typing import Any
 
 from archdsl.backends.torch.classes import Classes, ClassGroup
 from archdsl.backends.torch.features import Section
-from archdsl.backends.torch.lower import Method, Parameter, lower, method_name, parameter_names
-from archdsl.backends.torch.program import Bind, Conditional, Leave, Step, Suite
+from archdsl.backends.torch.features.fork import of_whole
+from archdsl.backends.torch.lower import Ending, Method, Parameter, lower, method_name, parameter_names
+from archdsl.backends.torch.program import Bind, Conditional, Fork, Leave, Step, Suite
 from archdsl.backends.torch.python import any_of
 from archdsl.backends.torch.tree import Part, Read, Variable, call_tree, leaves, mapped, py, word
 from archdsl.backends.torch.tree import PyNode as Expression
@@ -89,33 +90,48 @@ class LossSection(Section):
             last.method.name = method_name(block, "logits", "compute_logits")
             last.method.doc = "Compute the logits of hidden states [batch, time, width]."
             self.classes.further(None, last.method, last.helpers)
-            function = py(f"self.{last.method.name}")
-            made: tuple[Step, ...] = ()
-            results: tuple[Tree, ...] = (call_tree(function, first.method.results, {}),)
+            function: Tree = py(f"self.{last.method.name}")
         else:
             function = found.fields[0] if isinstance(found, Expression) and _is_plain(found) else _function(found)
-            made, results = last.method.steps, last.method.results
-        self.method = self._forward(first.method, function, made, results)
+        self._forward(first.method, function, last.method if found is not None else None)
 
-    def _forward(self, method: Method, logits: Tree, head: tuple[Step, ...], results: tuple[Tree, ...]) -> Method:
+    def _forward(self, method: Method, logits: Tree, head: Method | None) -> None:
         """All but the head; then the loss, or the head."""
         targets = Variable("labels" if "targets" in parameter_names(method) else "targets")
         losses = method.losses
         asked, steps = py("{t} is not None", t=Read(targets)), method.steps
-        loss = py("chunked_cross_entropy({f}, {x}, {t})", f=logits, x=method.results[0], t=Read(targets))
-        doc = "Compute logits [batch, time, vocab], or their mean cross-entropy with targets (-100: ignored)."
+        before: tuple[Step, ...] = ()
+        own = losses
         if losses is not None:
             own = Variable("losses")
             test = py("{a} and {l} is None and self.training", a=asked, l=Read(losses))
-            begin = Conditional(test, Suite((), (), (py("{{}}"),)), Suite((), (), (Read(losses),)), (own,))
-            steps = (begin, *mapped(steps, lambda x: Read(own) if x == Read(losses) else x))
-            loss = py("{a} + sum(({l} or {{}}).values())", a=loss, l=Read(own))
-        return replace(
+            before = (Conditional(test, Suite((), (), (py("{{}}"),)), Suite((), (), (Read(losses),)), (own,)),)
+            steps = mapped(steps, lambda x: Read(own) if x == Read(losses) else x)
+
+        def after(hidden: Tree) -> tuple[tuple[Step, ...], tuple[Tree, ...]]:
+            loss = py("chunked_cross_entropy({f}, {x}, {t})", f=logits, x=hidden, t=Read(targets))
+            if own is not None:
+                loss = py("{a} + sum(({l} or {{}}).values())", a=loss, l=Read(own))
+            if head is None:
+                return (Fork((Leave(asked, loss),), (), free=True),), (call_tree(logits, (hidden,), {}),)
+            made = mapped((head.steps, head.results), lambda x: hidden if x == Read(self.head.hidden) else x)
+            return (Fork((Leave(asked, loss),), (), free=True), *made[0]), made[1]
+
+        ends, results = after(method.results[0])
+        self.method = replace(
             method,
-            doc=doc,
+            doc="Compute logits [batch, time, vocab], or their mean cross-entropy with targets (-100: ignored).",
             parameters=sorted([*method.parameters, Parameter(targets, "Tensor | None", "None")], key=_position),
-            steps=(*steps, Leave(asked, loss), *head),
+            steps=(*before, *steps, *of_whole(ends)),
             results=results,
+        )
+        self.classes.ending = Ending(
+            self.method,
+            self.head.hidden,
+            frozenset(self.head.nodes),
+            own or Variable("losses"),
+            (Fork(before, (), free=True),) if before else (),
+            after,
         )
 
     def forward(self) -> Method:

@@ -1,30 +1,51 @@
-"""The `step` of a class: its `forward` for the new positions of a sequence, given what was kept of those before them.
+"""What a class does in a step: its `forward` for the new positions of a sequence, given what was kept of those before
+them.
 
-It is lowered from the same graph, node by node.  What does not depend on the sequence stands under `if cache.first`;
-keys and values are appended to caches; recurrences begin where they ended.  A `Cache` holds all that is kept, in the
-order in which a step comes to it.
+Each node is asked what it does without a cache and what with one; where the two differ, both stand in `forward`, under
+`if cache is None`.  What does not depend on the sequence stands under `if cache.first`; keys and values are appended to
+caches; recurrences begin where they ended.  A `Cache` holds all that is kept, in the order in which a step comes to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within
+from archdsl.backends.torch.features.fork import Weaver, aligned, of_step, once, renamed, resolved
 from archdsl.backends.torch.features.reading import Reading, refuse
-from archdsl.backends.torch.lower import Kind, Lowered, Lowering, Modules, Parameter, cache_name, context_type
-from archdsl.backends.torch.program import Bind, Check, Conditional, Do, Step, Suite, absent
+from archdsl.backends.torch.lower import (
+    LOSSES,
+    Kind,
+    Lowered,
+    Lowering,
+    Method,
+    Modules,
+    Parameter,
+    cache_name,
+)
+from archdsl.backends.torch.program import (
+    Bind,
+    Check,
+    Conditional,
+    Do,
+    Fork,
+    Step,
+    Suite,
+    Target,
+    absent,
+)
 from archdsl.backends.torch.scope import TorchNodeScope
-from archdsl.backends.torch.tree import NumberLeaf, PyNode, Read, Variable, call_tree, lift, mapped, py
+from archdsl.backends.torch.tree import NumberLeaf, PyNode, Read, Variable, call_tree, leaves, lift, mapped, py
 from archdsl.ir import dims, static
-from archdsl.ir.dims import Lit, Num, Var
+from archdsl.ir.dims import Lit, Num, Poly, Symbol, Var
 from archdsl.ir.graph import (
     CallNode,
     CheckNode,
     CondNode,
     Graph,
-    Handle,
     LoopNode,
     LossNode,
     OpNode,
@@ -37,12 +58,27 @@ from archdsl.ir.graph import (
 from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
 from archdsl.ir.walk import block_tensors, every_node
-from archdsl.passes.dce import live
+from archdsl.passes.dce import live, live_nodes
 from archdsl.passes.forms import ALL, NEW, has, in_front, is_time
 
 if TYPE_CHECKING:
     from archdsl.backends.torch.classes import ClassGroup
     from archdsl.backends.torch.features.generate import Generate
+    from archdsl.backends.torch.lower import Ending
+
+
+Mode = Literal["whole", "step", "both"]
+"""What a node is lowered for: `forward` without a cache, a step, or one method that is both."""
+
+
+@dataclass
+class View:
+    """What values and expressions are in one of the two programs: see `Lowering`."""
+
+    aliases: dict[Value, Tree] = field(default_factory=dict)
+    elided: set[Value] = field(default_factory=set)
+    locals: dict[Tree, Tree] = field(default_factory=dict)
+    counted: dict[Tree, Num] = field(default_factory=dict)
 
 
 class StepScope(TorchNodeScope):
@@ -167,18 +203,24 @@ class StepScope(TorchNodeScope):
 
 
 class StepLowering(Lowering):
-    """Lowers the step of one block. Its modules are those of `forward`, which are there already."""
+    """Lowers one block for steps. Its modules are those of `forward`, which are there already."""
 
-    trains = False
-
-    def __init__(self, section: Generate, forward: Lowered, kinds: Sequence[Kind], roles: Roles, name: str) -> None:
+    def __init__(
+        self, section: Generate, forward: Lowered, kinds: Sequence[Kind], roles: Roles, name: str, apart: bool
+    ) -> None:
+        """With `apart` the step is a method of its own; else it is `forward` with a cache."""
         graph = roles.block.graph
-        if roles.block is section.reading.model.block:
+        self.root = roles.block is section.reading.model.block
+        if self.root:
             results = [v for v in graph.outputs if v is not None]
             graph = Graph(graph.inputs, graph.nodes, tuple(results[i] for i in section.reading.results))
         super().__init__(section.classes, replace(roles.block, graph=graph), kinds)
+        self.mode: Mode = "step" if apart else "both"
+        self.trains = False
+        self.other = View()
+        """The view of the program that is not lowered just now: without a cache, unless it is that."""
         self.lowered.method.name, self.lowered.method.block = name, roles.block
-        if roles.block is section.reading.model.block and len(graph.outputs) < len(results):
+        if self.root and len(graph.outputs) < len(results):
             numbers = ", ".join(str(i + 1) for i in section.reading.results)
             self.lowered.method.doc = (
                 f"Give, of what `forward` gives, all that has a step: {numbers} of {len(results)}."
@@ -189,7 +231,10 @@ class StepLowering(Lowering):
         given = [v for node in nodes_within(graph) if isinstance(node, CallNode) for v in reads(node)]
         unread = [*carried, *given, *(v for each in (graph, *inner) for v in each.outputs)]  # whoever is handed it
         self.aliases |= {v: lift(None) for v in unread if v in idle}
-        self.unmasked = absent(forward.method.steps)
+        self.ending: Ending | None = section.classes.ending if self.root and not apart else None
+        self.forward = forward.method if self.ending is None else self.ending.method
+        self.losses = self.losses if self.ending is None else self.ending.losses
+        self.unmasked = absent(self.forward.steps)
         self.section = section
         self.reading: Reading = section.reading
         self.roles = roles
@@ -203,18 +248,27 @@ class StepLowering(Lowering):
         """All positions of what is read at its new ones, too."""
         self.formed: dict[tuple[Value, str], Value] = {}
         """What these make, in each form."""
-        self.twins: dict[Any, Tree] = {}
-        """What is one value in `forward`, and has another form here."""
+        self.source: dict[Target, Target] = {}
+        """Which value of `forward` it is that has another form, or a local of its own, in a step."""
+        self.paired: set[Target] = set()
+        """Locals of a step that are locals of `forward`, too."""
+        self.starts: dict[ScanNode, tuple[Value, ...]] = {}
+        """What recurrences written out begin with."""
+        self.joined: Method | None = None
+        """The `forward` that is a step, too."""
         self.narrows = False
         """Whether the model's step can be asked for one place of each row."""
-        self.root = roles.block is section.reading.model.block
         self.modules = Modules(self)
         self.modules.names = {*forward.modules.names}
         self.modules.instances = {*forward.modules.instances}
         self.modules.without_weights = dict(forward.modules.without_weights)
         self.lowered.modules = self.modules
-        self.optional: list[Parameter] = []
+        self.late: list[Value] = []
         """Inputs that only the first step takes."""
+        self.real: list[Value] = []
+        """Those that say which positions are tokens, as the cache knows."""
+        self.optional: list[Parameter] = []
+        """Parameters behind the cache."""
         self.stepping: tuple[ClassGroup, str] | None = None
         """The class and the method of the block that is called."""
         self.once = False
@@ -223,44 +277,157 @@ class StepLowering(Lowering):
     # --- the whole block ---
 
     def run(self) -> Lowered:
-        self.parameters()
-        self.graph(self.block.graph)
         method = self.lowered.method
-        method.steps = tuple(self.steps)
-        method.results = tuple(self.read(o) for o in self.block.graph.outputs if o is not None)
-        method.parameters += self.optional
+        self.parameters()
+        if self.root:
+            self.begin()
+        self.graph(self.block.graph)
+        if self.ending is not None:
+            steps, results = self.ending.after(self.read(self.ending.hidden))
+            self.steps += steps
+        else:
+            results = tuple(self.read(o) for o in self.block.graph.outputs if o is not None)
+        if self.mode == "both":
+            self.join(results)
+        method.steps, method.results = of_step(self.steps, self.state, Read(self.losses)), results
+        method.parameters += [Parameter(self.states, "Cache"), *self.optional]
         return self.lowered
 
+    def join(self, results: tuple[Tree, ...]) -> None:
+        """Make the method that is both."""
+        method, plain = self.lowered.method, self.forward
+        given = method.parameters
+        if self.ending is not None:
+            given = plain.parameters
+        elif self.lowered.losses:
+            given = [*given, Parameter(self.losses, LOSSES, "None")]
+        cache = Parameter(self.states, "Cache | None", "None")
+        given = [p._replace(type="Tensor | None") if p.target in self.late else p for p in given]
+        self.joined = replace(
+            plain,
+            parameters=[*given, cache, *self.optional],
+            steps=resolved(self.steps, results, self.state, Read(self.losses), self.source),
+            results=results,
+            hints={**plain.hints, **method.hints},
+        )
+
+    def begin(self) -> None:
+        """Begin a step of the model."""
+        first = next(v for v in self.block.graph.inputs if v not in self.late)
+        steps: list[Step] = [Do(py("{s}.begin({x})", s=self.state, x=Read(first)))]
+        for value in self.block.graph.inputs:
+            if value in self.reading.caches:
+                kept = self.keeping([Read(value)], self.reading.caches[value], value.rank)
+                steps.append(taken((value,), kept))
+        self.steps += steps if self.mode == "step" else [Fork((), tuple(steps))]
+        if self.ending is not None:
+            self.steps += self.ending.before
+
     def parameters(self) -> None:
+        """Those of `forward`. What the first step alone takes may be None; a step of its own has it behind the
+        cache."""
         block, method = self.block, self.lowered.method
-        found: list[tuple[Value | None, Parameter]] = []
-        for name, value in zip(block.tensor_names, block.graph.inputs, strict=True):
-            method.hints[value] = name
-            found.append((value, Parameter(value, "Tensor")))
-        masks: list[tuple[Value | None, Parameter]] = []
-        for context, kind in zip(block.contexts, self.kinds, strict=True):
-            if isinstance(context.value, Handle):
-                handle = Variable(context.name)
-                self.modules.handles[context.value.instance] = handle
-                found.append((None, Parameter(handle, "nn.Module")))
-            elif kind == "causal":
-                self.aliases[context.value] = self.mask
-            else:
-                method.hints[context.value] = context.name
-                shown = context_type(context, False).partition(" | ")[0]  # no mask in blocks
-                (masks if kind == "either" else found).append((context.value, Parameter(context.value, shown)))
-        if self.grouped:
-            found.append((None, Parameter(self.ends, "Tensor")))
-        found += masks
-        if self.root:
-            moving = {*self.reading.taken}
-            for value in block.graph.inputs:
-                if value.dtype == "padding" and value in self.reading.moving and self.of_time(value):
-                    self.aliases[value] = py("{s}.real", s=self.state)
-            late = [(v, p) for v, p in found if v is not None and v not in moving]
-            found = [(v, p) for v, p in found if v is None or v in moving]
-            self.optional = [Parameter(p.target, "Tensor | None", "None") for v, p in late if v not in self.aliases]
-        method.parameters = [p for _, p in found] + [Parameter(self.states, "Cache")]
+        with self.lowered_for("whole"):
+            super().parameters()
+        causal = (c for c, kind in zip(block.contexts, self.kinds, strict=True) if kind == "causal")
+        self.aliases |= {c.value: self.mask for c in causal if isinstance(c.value, Value)}
+        inputs = block.graph.inputs if self.root else ()
+        self.real = [v for v in inputs if v.dtype == "padding" and v in self.reading.moving and self.of_time(v)]
+        self.aliases |= {v: py("{s}.real", s=self.state) for v in self.real}
+        self.late = [v for v in inputs if v not in self.reading.taken]
+        if self.mode == "step":
+            given = [p for p in method.parameters if p.target not in self.late]
+            method.parameters = [p._replace(type=p.type.partition(" | ")[0], default="") for p in given]
+            self.optional = [Parameter(v, "Tensor | None", "None") for v in self.late if v not in self.real]
+
+    # --- without a cache, and with one ---
+
+    @contextmanager
+    def lowered_for(self, mode: Mode) -> Iterator[None]:
+        """Lower for one of the two programs."""
+        around, self.mode = self.mode, mode
+        turned = (mode == "whole") != (around == "whole")
+        if turned:
+            self.turn()
+        yield
+        if turned:
+            self.turn()
+        self.mode = around
+
+    def turn(self) -> None:
+        """Exchange the views of the two programs."""
+        own = self.other
+        self.other = View(**{name: getattr(self, name) for name in vars(own)})
+        for name, known in vars(own).items():
+            setattr(self, name, known)
+        self.trains = not self.trains
+
+    def captured(self, mode: Mode, does: Callable[[], None]) -> list[Step]:
+        """The statements that something puts for one of the two programs."""
+        start = len(self.steps)
+        with self.lowered_for(mode):
+            does()
+        found = self.steps[start:]
+        del self.steps[start:]
+        return found
+
+    def captured_both(self, plain: Callable[[], None], step: Callable[[], None]) -> tuple[list[Step], list[Step]]:
+        """The statements without a cache, and those with one; both make the same modules."""
+        recording, known = self.modules.recording, dict(self.aliases)
+        recorded = len(recording or ())
+        theirs = self.captured("step", step)
+        for value, tree in self.aliases.items():
+            if isinstance(tree, Read) and known.get(value) != tree:
+                self.source.setdefault(tree.value, value)
+        if recording is not None:
+            del recording[recorded:]
+        return self.captured("whole", plain), theirs
+
+    def put_both(self, node: IrNode, graph: Graph) -> None:
+        """What a node does without a cache, and with one: once where they do the same."""
+        plain, step = self.captured_both(lambda: self.node(node, graph), lambda: self.step_of(node, graph))
+        for value in node_outputs(node):
+            own = self.other.aliases.get(value)
+            if isinstance(own, Read) and value not in self.aliases:
+                plain.append(Bind((value,), own))
+                del self.other.aliases[value]
+        if not step and plain and all(map(self.is_asked, plain)):
+            self.put(Fork(tuple(plain), (), free=True))
+        else:
+            self.steps += self.woven(plain, step)
+
+    def woven(self, plain: Sequence[Step], step: Sequence[Step]) -> list[Step]:
+        """Both programs as one."""
+        weaver = Weaver(self.state, Read(self.losses), self.source)
+        known = [x.value for x in self.locals.values() if isinstance(x, Read) and isinstance(x.value, Variable)]
+        found = aligned(weaver, plain, step, [v for v in known if v not in self.paired])
+        self.paired |= {*weaver.renamed.values()}
+        for name in ("aliases", "locals", "counted"):
+            mine = getattr(self.other, name)
+            setattr(self.other, name, {renamed(k, weaver.renamed): renamed(x, weaver.renamed) for k, x in mine.items()})
+        return found
+
+    def is_asked(self, s: Step) -> bool:
+        """Whether a statement does nothing unless something is given that may be left out."""
+        return isinstance(s, Conditional) and any(x == Read(self.losses) for x in leaves(s.test))
+
+    def agree(self, values: Iterable[Value | None]) -> None:
+        """Have tensors in one local, without a cache and with one."""
+        for value in values:
+            if self.mode == "both" and value is not None:
+                plain, step = self.other.aliases.get(value, Read(value)), self.read(value)
+                if plain != step and not (isinstance(step, Read) and Read(self.source.get(step.value)) == plain):
+                    found = Variable(value.name or self.lowered.method.hints.get(value, "h"))
+                    one, other = (Bind((found,), tree, nested=False) for tree in (plain, step))
+                    self.put(Fork((one,), (other,)))
+                    step = Read(found)
+                self.aliases[value] = self.other.aliases[value] = step
+
+    def within(self, graph: Graph, inputs: Sequence[Any], outputs: Sequence[Value]) -> Suite:
+        known = dict(self.other.locals)
+        found = super().within(graph, inputs, outputs)
+        self.other.locals = known
+        return found
 
     @property
     def mask(self) -> Tree:
@@ -268,11 +435,15 @@ class StepLowering(Lowering):
 
     def any_tensor(self) -> Tree:
         """A parameter that every step is given; an encoder's input is there in the first alone."""
-        return Read(self.lowered.method.parameters[0].target) if self.root else super().any_tensor()
+        if not self.root or self.once or self.mode == "whole":
+            return super().any_tensor()
+        return Read(next(v for v in self.block.graph.inputs if v not in self.late))
 
     def always_given(self) -> Sequence[Value]:
         """Inputs that are there in every step: what the first alone reads is None in the others."""
         role, inputs = self.roles.role, self.block.graph.inputs
+        if self.mode == "whole":
+            return inputs
         later = [n for n in nodes_within(self.block.graph) if role.get(n) not in (None, Role.FIRST, Role.NOTHING)]
         read = {*self.reading.taken} if self.root else {v for n in later for v in reads(n)} - {*self.roles.held}
         return [v for v in inputs if v in read]
@@ -282,33 +453,70 @@ class StepLowering(Lowering):
 
     def graph(self, graph: Graph) -> None:
         role = self.roles.role
-        if self.once or (graph.nodes and graph.nodes[0] not in role):  # of a scan
+        if self.mode == "whole" or self.once or (graph.nodes and graph.nodes[0] not in role):  # of a scan
             super().graph(graph)
             return
         top = self.root and graph is self.block.graph
-        if top:
-            first = self.lowered.method.parameters[0].target
-            self.put(Do(py("{s}.begin({x})", s=self.state, x=Read(first))))
-            for value in graph.inputs:
-                if value in self.reading.caches:
-                    kept = self.keeping([Read(value)], self.reading.caches[value], value.rank)
-                    self.put(taken((value,), kept))
-        early = [n for n in graph.nodes if role[n] is Role.FIRST]
-        always = [n for n in graph.nodes if role[n] is Role.ALWAYS]
+        nodes = self.in_order(graph)
+        both = self.mode == "both"
+        early = [n for n in nodes if role[n] is Role.FIRST and not (both and self.asks_again(n))]
+        always = [n for n in nodes if role[n] is Role.ALWAYS]
         read_early = {v for n in early for v in reads(n)}
         before = live(always, read_early, inputs_of=reads, outputs_of=node_outputs)
-        for node in before:
-            self.node(node, graph)
-        self.first(early, graph)
         narrowed, read = self.narrowed(graph) if top else (None, None)
-        for node in graph.nodes:
-            if node in self.roles.forms:
-                self.in_forms(node, graph)
-            apart = role[node] is Role.PAIRS and node in self.roles.forms
-            if role[node] in (Role.STEP, Role.PAIRS, Role.ALWAYS) and not apart and node not in before:
-                self.node(node, graph)
+        done = {*before, *early}
+        if not early or not both:
+            self.of_first(before, early, graph)
+        for node in nodes:
+            if both and early and node is early[0]:
+                self.of_first(before, early, graph)
+            if node not in done:
+                self.visit(node, graph)
             if read is not None and node is narrowed:
                 self.narrow(read)
+        self.agree(graph.outputs)
+
+    def asks_again(self, node: IrNode) -> bool:
+        """Whether a node is a condition on what each step knows."""
+        if not isinstance(node, CheckNode):
+            return False
+        given = {s for v in self.block.graph.inputs if v not in self.late for d in v.shape for s in symbols(d)}
+        late = {s for v in self.late for d in v.shape for s in symbols(d)} - given
+        return late.isdisjoint((*symbols(node.left), *symbols(node.right)))
+
+    def of_first(self, before: Sequence[IrNode], early: Sequence[IrNode], graph: Graph) -> None:
+        """Write what the first step alone computes, and before it what each step computes for it."""
+        for node in before:
+            self.visit(node, graph)
+        self.first(early, graph)
+
+    def in_order(self, graph: Graph) -> Sequence[IrNode]:
+        """The nodes of a graph, without those that a section writes at the end of the model."""
+        if self.mode == "step":
+            return graph.nodes
+        own = graph is self.block.graph
+        nodes = (n for n in live_nodes(graph) if self.ending is None or not own or n not in self.ending.nodes)
+        return sorted(nodes, key=lambda n: own and not isinstance(n, CheckNode))
+
+    def visit(self, node: IrNode, graph: Graph) -> None:
+        """Write a node."""
+        if self.mode == "step":
+            self.step_of(node, graph)
+        elif isinstance(node, LoopNode) and self.roles.role[node] is not Role.NOTHING:
+            self.node(node, graph)
+        else:
+            self.put_both(node, graph)
+
+    def step_of(self, node: IrNode, graph: Graph) -> None:
+        """What a step does at a node."""
+        role = self.roles.role[node]
+        if node in self.roles.forms:
+            self.in_forms(node, graph)
+        apart = role is Role.PAIRS and node in self.roles.forms
+        if role is Role.FIRST:  # a condition on what does not depend on the sequence
+            self.steps += map(self.for_all, self.captured("step", lambda: self.node(node, graph)))
+        elif role is not Role.NOTHING and not apart:
+            self.node(node, graph)
 
     def narrowed(self, graph: Graph) -> tuple[IrNode | None, Value | None]:
         """The last node of the model that looks at other positions, and the one tensor [batch, new, …] that is read of
@@ -342,13 +550,14 @@ class StepLowering(Lowering):
     def narrow(self, value: Value) -> None:
         """Leave out the positions that are not wanted: of each row one alone may be."""
         at = Variable("at")
+        self.agree([value])
         x = self.read(value)
         narrowed = Variable(value.name or self.lowered.method.hints.get(value, "h"))
         some = py("{x}[torch.arange({x}.size(0), device={x}.device), {at}][:, None]", x=x, at=Read(at))
         test = py("{at} is not None", at=Read(at))
         note = "the logits of this position of each row alone are wanted"
         self.put(Conditional(test, Suite((), (), (some,)), Suite((), (), (x,)), (narrowed,), note))
-        self.aliases[value] = Read(narrowed)
+        self.aliases[value] = self.other.aliases[value] = Read(narrowed)
         self.narrows = True
         self.optional.append(Parameter(at, "Tensor | None", "None"))
 
@@ -359,26 +568,54 @@ class StepLowering(Lowering):
         held = [v for v in self.roles.held if v in made or v in given]
         if not nodes and not held:
             return
-        around, known = self.steps, dict(self.locals)
-        self.steps, self.once = [], True
+        known = dict(self.locals), dict(self.other.locals)
+        if self.mode == "step":
+            plain, step = list[Step](), self.captured("step", lambda: self.compute(nodes, held, graph))
+        else:
+            plain, step = self.captured_both(
+                lambda: self.compute(nodes, (), graph), lambda: self.compute(nodes, held, graph)
+            )
+        step = [self.for_all(s) for s in step]
+        both = self.woven(plain, step) if self.mode == "both" else step
+        if (
+            self.mode == "step" and all(isinstance(n, CheckNode) for n in nodes) and not held
+        ):  # which may be asked again
+            self.locals, self.other.locals = known
+            self.steps += both
+            return
+        passing = [v for v in self.passing(made, nodes, graph) if v not in held and v not in self.aliases]
+        values = [*held, *passing]
+        start = len(self.steps)
+        self.agree(values)
+        both += self.steps[start:]
+        del self.steps[start:]
+        self.locals, self.other.locals = known
+        trees = [self.read(v) for v in values]
+        keeps = [Do(py("{s}.store({*xs})", s=self.state, xs=trees[: len(held)]))] * bool(held)
+        if self.mode == "step":
+            self.put(self.at_first([*step, *keeps], trees, values, len(held)))
+            return
+        kept = [Fork((), tuple(keeps))] * bool(held)
+        self.put(self.at_first([*both, *kept], trees, values, len(held), test=once(self.state)))
+        self.other.aliases |= {v: self.read(v) for v in values}
+
+    def compute(self, nodes: Sequence[IrNode], held: Sequence[Value], graph: Graph) -> None:
+        """What is computed once; what is held of it has a local."""
+        self.once = True
         for node in nodes:
             self.node(node, graph)
         self.once = False
-        if held:
-            for value in held:
-                self.named(value)
-            self.put(Do(py("{s}.store({*xs})", s=self.state, xs=[self.read(v) for v in held])))
-        passing = [v for v in self.passing(made, nodes, graph) if v not in held and v not in self.aliases]
-        inner = tuple(self.for_all(s) for s in self.steps)
-        self.steps, self.locals = around, known
-        if all(isinstance(n, CheckNode) for n in nodes) and not held:  # which may be asked again
-            self.steps += inner
-            return
-        values = [*held, *passing]
-        self.put(self.at_first(inner, [self.read(v) for v in values], values, len(held)))
+        for value in held:
+            self.named(value)
 
     def at_first(
-        self, steps: Sequence[Step], made: Sequence[Tree], values: Sequence[Value], held: int, note: str = ""
+        self,
+        steps: Sequence[Step],
+        made: Sequence[Tree],
+        values: Sequence[Value],
+        held: int,
+        note: str = "",
+        test: Tree | None = None,
     ) -> Step:
         """What the first step computes. Of what it makes the first `held` are read in all others, which have the rest
         as None."""
@@ -387,8 +624,10 @@ class StepLowering(Lowering):
         later = [taken(again[:held], py("{s}.stored()", s=self.state))] if held else []
         ends = [*map(Read, again[:held]), *(lift(None) for _ in again[held:])]
         self.aliases |= dict(zip(values, map(Read, results), strict=True))
-        test, then = py("{s}.first", s=self.state), Suite((), tuple(steps), tuple(made))
-        return Conditional(test, then, Suite((), tuple(later), tuple(ends)), results, note)
+        then = Suite((), tuple(steps), tuple(made))
+        return Conditional(
+            test or py("{s}.first", s=self.state), then, Suite((), tuple(later), tuple(ends)), results, note
+        )
 
     def passing(self, made: set[Value], nodes: Sequence[IrNode], graph: Graph) -> list[Value]:
         """What the first step computes and hands to what keeps of it what it needs."""
@@ -425,7 +664,12 @@ class StepLowering(Lowering):
     # --- nodes ---
 
     def node(self, node: IrNode, graph: Graph) -> None:
-        if isinstance(node, CondNode):
+        if self.mode == "whole":
+            if isinstance(node, ScanNode) and node in self.roles.carries:
+                self.scan_on(node, graph)
+            else:
+                super().node(node, graph)
+        elif isinstance(node, CondNode):
             self.graph(node.otherwise)
             for outer, inner in zip(node.outputs, node.otherwise.outputs, strict=True):
                 assert inner is not None
@@ -437,16 +681,20 @@ class StepLowering(Lowering):
 
     def check(self, node: CheckNode) -> None:
         """Ask for a least length of all positions so far."""
-        if self.roles.role.get(node) is Role.ALWAYS:
+        if self.mode != "whole" and self.roles.role.get(node) is Role.ALWAYS:
             self.put(Check(py("{n} <= {s}.end", n=self.numbers.short(node.left), s=self.state), node.message))
         else:
             super().check(node)
 
     def scope(self, node: OpNode) -> TorchNodeScope:
-        return StepScope(self, node)
+        return TorchNodeScope(self, node) if self.mode == "whole" else StepScope(self, node)
 
     def op(self, node: OpNode, graph: Graph) -> None:
-        if not node.op.needs_tensor(node.options, node.inputs):
+        if self.mode == "whole":
+            super().op(node, graph)
+            if node.outputs[0] in self.unmasked:
+                self.put(Bind((node.outputs[0],), lift(None), nested=False))
+        elif not node.op.needs_tensor(node.options, node.inputs):
             if node.outputs[0] in self.unmasked:
                 self.put(Bind((node.outputs[0],), self.mask, nested=False))
             else:
@@ -468,6 +716,7 @@ class StepLowering(Lowering):
                     if value in self.roles.both:
                         self.all_of[value] = replace(value)
                     self.aliases[self.all_of.get(value, value)] = Read(kept)
+                    self.source[kept] = value
 
     def in_forms(self, node: IrNode, graph: Graph) -> None:
         """What pairs of positions are made of, in each form that is read: at all positions, or at the new ones of all
@@ -494,7 +743,7 @@ class StepLowering(Lowering):
         """The value in another form, under its name."""
         found = replace(value)
         self.lowered.method.hints[found] = value.name or self.lowered.method.hints.get(value, "h")
-        self.twins[value] = Read(found)
+        self.source[found] = value
         return found
 
     def in_form(self, value: Any, form: str) -> Any:
@@ -519,7 +768,8 @@ class StepLowering(Lowering):
             return self.positions(new if form == NEW else every)
         found, keys = self.positions(new), self.shared("keys", every)
         assert isinstance(found, Read)
-        self.twins[found.value] = keys
+        assert isinstance(keys, Read)
+        self.source[keys.value] = found.value
         return found if form == NEW else keys
 
     def by_row(self, value: Value) -> None:
@@ -555,6 +805,7 @@ class StepLowering(Lowering):
         for i, value in zip(kept, given, strict=True):
             role = node.op.cached_inputs(node).get(i, (0, "kept"))[1]
             inputs[i] = found.setdefault(value, replace(value))
+            self.source[inputs[i]] = value
             self.lowered.method.hints.setdefault(found[value], self.lowered.method.hints.get(value) or role)
         if inputs == [*node.inputs]:
             return node
@@ -654,21 +905,35 @@ class StepLowering(Lowering):
 
     def scan_on(self, node: ScanNode, graph: Graph) -> None:
         """A recurrence written out that begins where it ended."""
-        starts: list[Value] = []
-        trees: list[Tree] = []
-        for start, state in zip(node.starts, node.body.inputs, strict=False):
-            tree = self.filled(node, start, state) if isinstance(start, Num) else self.read(start)
-            trees.append(py("lambda: {x}", x=tree))
-            starts.append(replace(state))
-        self.put(taken(tuple(starts), py("{s}.state({*starts})", s=self.state, starts=trees)))
-        self.scan(replace(node, starts=tuple(starts)), graph)
+        starts = self.starts.setdefault(node, tuple(map(replace, node.body.inputs[: len(node.starts)])))
+        trees = [
+            self.filled(node, start, state) if isinstance(start, Num) else self.read(start)
+            for start, state in zip(node.starts, node.body.inputs, strict=False)
+        ]
+        if self.mode == "whole":
+            for value, tree in zip(starts, trees, strict=True):
+                self.put(Bind((value,), tree, nested=False))
+            self.scan(replace(node, starts=starts), graph)
+            return
+        given = [py("lambda: {x}", x=tree) for tree in trees]
+        self.put(taken(starts, py("{s}.state({*starts})", s=self.state, starts=given)))
+        self.scan(replace(node, starts=starts), graph)
         self.put(Do(py("{s}.set_state({*xs})", s=self.state, xs=[self.read(v) for v in node.finals])))
+
+    def loop(self, node: LoopNode) -> None:
+        self.agree(node.starts)
+        gone = self.other.elided & self.unmasked
+        self.other.elided -= gone
+        super().loop(node)
+        self.other.elided |= gone
 
     # --- calls ---
 
     def call(self, node: CallNode, graph: Graph) -> None:
         callee = self.roles.callees.get(node)  # none of a call within a scan
-        if callee is not None and self.roles.role[node] in (Role.STEP, Role.PAIRS) and callee.special():
+        if self.mode == "whole" or callee is None or self.roles.role[node] not in (Role.STEP, Role.PAIRS):
+            self.stepping = None
+        elif callee.special():
             group = self.classes.group(node.block)
             self.stepping = group, self.section.method(group, callee)
         else:
@@ -687,6 +952,8 @@ class StepLowering(Lowering):
         return call_tree(module, args, {**keywords, cache_name(merged.method): self.state})
 
     def arguments(self, node: CallNode, group: ClassGroup) -> tuple[list[Tree], dict[str, Tree]]:
+        if self.mode == "whole":
+            return super().arguments(node, group)
         losses, group.first.losses = group.first.losses, False
         callee = self.roles.callees.get(node)
         given = {} if callee is None else callee.given
@@ -702,3 +969,8 @@ class StepLowering(Lowering):
 def taken(targets: tuple[Value | Variable, ...], tree: Tree) -> Bind:
     """What a method of the cache gives, which is a tuple."""
     return Bind(targets, tree if len(targets) > 1 else py("{x}[0]", x=tree), nested=False)
+
+
+def symbols(n: Num) -> tuple[Symbol, ...]:
+    """The sizes of the running model that a number is made of."""
+    return tuple(n.value.symbols) if isinstance(n.value, Poly) else ()
