@@ -19,7 +19,7 @@ from archdsl.backends.torch.statements import (
     Statement,
     bound,
 )
-from archdsl.backends.torch.tree import Part, PyNode, Read, leaves, py, trees, unparse
+from archdsl.backends.torch.tree import Part, PyNode, Read, leaves, py, trees, unparse, words
 from archdsl.diagnostics.source import printable
 from archdsl.frozen import Frozen
 from archdsl.ir.op import Tree
@@ -96,7 +96,7 @@ def _shared(test: Tree) -> bool:
     """Whether what both arms of an `if` end with may follow it: the validator runs what follows for each arm only where
     a cache decides which of them is run."""
     asked = [*leaves(test)]
-    return bool(asked) and all(map(is_cache, asked))
+    return bool(asked) and all(map(is_cache, asked)) and "self" not in words(test)
 
 
 def _chosen(s: IfStatement, name: Callable[[Any], str], leaf: Leaf, indent: int) -> list[str] | None:

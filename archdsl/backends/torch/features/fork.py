@@ -248,6 +248,10 @@ def of_step(steps: Sequence[Step], cache: Tree, losses: Tree) -> tuple[Step, ...
             found += s.step
             continue
         made = _inner(s, lambda steps: of_step(steps, cache, losses))
+        if isinstance(made, Conditional) and made.test == training(cache):
+            ends = zip(made.outputs, made.otherwise.outputs, strict=True)
+            found += [*made.otherwise.steps, *(Bind((target,), tree) for target, tree in ends)]
+            continue
         if isinstance(made, Conditional) and made.test == once(cache):
             made = replace(made, test=py("{c}.first", c=cache))
         if isinstance(made, Bind):
@@ -266,6 +270,11 @@ def _without(x: Any, losses: Tree) -> Any:
 def _is_named(x: Any, given: Tree) -> bool:
     """Whether it is an argument by name."""
     return isinstance(x, PyNode) and x.kind == "keyword" and x.fields[1] == given
+
+
+def training(cache: Tree) -> Tree:
+    """Whether it is training, in which nothing is decoded."""
+    return py("{c} is None and self.training", c=cache)
 
 
 def once(cache: Tree) -> Tree:

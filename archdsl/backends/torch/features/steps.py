@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within
-from archdsl.backends.torch.features.fork import Weaver, aligned, of_step, once, renamed, resolved
+from archdsl.backends.torch.features.fork import Weaver, aligned, of_step, once, renamed, resolved, training
 from archdsl.backends.torch.features.reading import Reading, refuse
 from archdsl.backends.torch.lower import (
     LOSSES,
@@ -215,7 +215,8 @@ class StepLowering(Lowering):
             results = [v for v in graph.outputs if v is not None]
             graph = Graph(graph.inputs, graph.nodes, tuple(results[i] for i in section.reading.results))
         super().__init__(section.classes, replace(roles.block, graph=graph), kinds)
-        self.mode: Mode = "step" if apart else "both"
+        self.mode: Mode = "both"
+        self.apart = apart
         self.trains = False
         self.other = View()
         """The view of the program that is not lowered just now: without a cache, unless it is that."""
@@ -287,7 +288,7 @@ class StepLowering(Lowering):
             self.steps += steps
         else:
             results = tuple(self.read(o) for o in self.block.graph.outputs if o is not None)
-        if self.mode == "both":
+        if not self.apart:
             self.join(results)
         method.steps, method.results = of_step(self.steps, self.state, Read(self.losses)), results
         method.parameters += [Parameter(self.states, "Cache"), *self.optional]
@@ -319,7 +320,7 @@ class StepLowering(Lowering):
             if value in self.reading.caches:
                 kept = self.keeping([Read(value)], self.reading.caches[value], value.rank)
                 steps.append(taken((value,), kept))
-        self.steps += steps if self.mode == "step" else [Fork((), tuple(steps))]
+        self.put(Fork((), tuple(steps)))
         if self.ending is not None:
             self.steps += self.ending.before
 
@@ -335,7 +336,7 @@ class StepLowering(Lowering):
         self.real = [v for v in inputs if v.dtype == "padding" and v in self.reading.moving and self.of_time(v)]
         self.aliases |= {v: py("{s}.real", s=self.state) for v in self.real}
         self.late = [v for v in inputs if v not in self.reading.taken]
-        if self.mode == "step":
+        if self.apart:
             given = [p for p in method.parameters if p.target not in self.late]
             method.parameters = [p._replace(type=p.type.partition(" | ")[0], default="") for p in given]
             self.optional = [Parameter(v, "Tensor | None", "None") for v in self.late if v not in self.real]
@@ -414,7 +415,7 @@ class StepLowering(Lowering):
     def agree(self, values: Iterable[Value | None]) -> None:
         """Have tensors in one local, without a cache and with one."""
         for value in values:
-            if self.mode == "both" and value is not None:
+            if value is not None:
                 plain, step = self.other.aliases.get(value, Read(value)), self.read(value)
                 if plain != step and not (isinstance(step, Read) and Read(self.source.get(step.value)) == plain):
                     found = Variable(value.name or self.lowered.method.hints.get(value, "h"))
@@ -458,19 +459,19 @@ class StepLowering(Lowering):
             return
         top = self.root and graph is self.block.graph
         nodes = self.in_order(graph)
-        both = self.mode == "both"
-        early = [n for n in nodes if role[n] is Role.FIRST and not (both and self.asks_again(n))]
+        early = [n for n in nodes if role[n] is Role.FIRST and not self.asks_again(n)]
         always = [n for n in nodes if role[n] is Role.ALWAYS]
         read_early = {v for n in early for v in reads(n)}
         before = live(always, read_early, inputs_of=reads, outputs_of=node_outputs)
         narrowed, read = self.narrowed(graph) if top else (None, None)
-        done = {*before, *early}
-        if not early or not both:
-            self.of_first(before, early, graph)
+        if not early:
+            self.first(early, graph)
         for node in nodes:
-            if both and early and node is early[0]:
-                self.of_first(before, early, graph)
-            if node not in done:
+            if early and node is early[0]:
+                for known in before:
+                    self.visit(known, graph)
+                self.first(early, graph)
+            if node not in before and node not in early:
                 self.visit(node, graph)
             if read is not None and node is narrowed:
                 self.narrow(read)
@@ -484,26 +485,16 @@ class StepLowering(Lowering):
         late = {s for v in self.late for d in v.shape for s in symbols(d)} - given
         return late.isdisjoint((*symbols(node.left), *symbols(node.right)))
 
-    def of_first(self, before: Sequence[IrNode], early: Sequence[IrNode], graph: Graph) -> None:
-        """Write what the first step alone computes, and before it what each step computes for it."""
-        for node in before:
-            self.visit(node, graph)
-        self.first(early, graph)
-
     def in_order(self, graph: Graph) -> Sequence[IrNode]:
         """The nodes of a graph, without those that a section writes at the end of the model."""
-        if self.mode == "step":
-            return graph.nodes
         own = graph is self.block.graph
         nodes = (n for n in live_nodes(graph) if self.ending is None or not own or n not in self.ending.nodes)
         return sorted(nodes, key=lambda n: own and not isinstance(n, CheckNode))
 
     def visit(self, node: IrNode, graph: Graph) -> None:
         """Write a node."""
-        if self.mode == "step":
-            self.step_of(node, graph)
-        elif isinstance(node, LoopNode) and self.roles.role[node] is not Role.NOTHING:
-            self.node(node, graph)
+        if isinstance(node, LoopNode | CondNode) and self.roles.role[node] is not Role.NOTHING:
+            super().node(node, graph)
         else:
             self.put_both(node, graph)
 
@@ -569,34 +560,21 @@ class StepLowering(Lowering):
         if not nodes and not held:
             return
         known = dict(self.locals), dict(self.other.locals)
-        if self.mode == "step":
-            plain, step = list[Step](), self.captured("step", lambda: self.compute(nodes, held, graph))
-        else:
-            plain, step = self.captured_both(
-                lambda: self.compute(nodes, (), graph), lambda: self.compute(nodes, held, graph)
-            )
-        step = [self.for_all(s) for s in step]
-        both = self.woven(plain, step) if self.mode == "both" else step
-        if (
-            self.mode == "step" and all(isinstance(n, CheckNode) for n in nodes) and not held
-        ):  # which may be asked again
-            self.locals, self.other.locals = known
-            self.steps += both
-            return
+        plain, step = self.captured_both(
+            lambda: self.compute(nodes, (), graph), lambda: self.compute(nodes, held, graph)
+        )
+        steps = self.woven(plain, [self.for_all(s) for s in step])
         passing = [v for v in self.passing(made, nodes, graph) if v not in held and v not in self.aliases]
         values = [*held, *passing]
         start = len(self.steps)
         self.agree(values)
-        both += self.steps[start:]
+        steps += self.steps[start:]
         del self.steps[start:]
         self.locals, self.other.locals = known
         trees = [self.read(v) for v in values]
-        keeps = [Do(py("{s}.store({*xs})", s=self.state, xs=trees[: len(held)]))] * bool(held)
-        if self.mode == "step":
-            self.put(self.at_first([*step, *keeps], trees, values, len(held)))
-            return
-        kept = [Fork((), tuple(keeps))] * bool(held)
-        self.put(self.at_first([*both, *kept], trees, values, len(held), test=once(self.state)))
+        if held:
+            steps.append(Fork((), (Do(py("{s}.store({*xs})", s=self.state, xs=trees[: len(held)])),)))
+        self.put(self.at_first(steps, trees, values, len(held), test=once(self.state)))
         self.other.aliases |= {v: self.read(v) for v in values}
 
     def compute(self, nodes: Sequence[IrNode], held: Sequence[Value], graph: Graph) -> None:
@@ -919,6 +897,17 @@ class StepLowering(Lowering):
         self.put(taken(starts, py("{s}.state({*starts})", s=self.state, starts=given)))
         self.scan(replace(node, starts=starts), graph)
         self.put(Do(py("{s}.set_state({*xs})", s=self.state, xs=[self.read(v) for v in node.finals])))
+
+    def condition(self, node: CondNode) -> None:
+        """`if training`, which no step is."""
+        if self.mode == "whole":
+            super().condition(node)
+            return
+        outputs = [[v for v in g.outputs if v is not None] for g in (node.then, node.otherwise)]
+        with self.lowered_for("whole"):
+            then = self.within(node.then, (), outputs[0])
+        otherwise = self.within(node.otherwise, (), outputs[1])
+        self.put(Conditional(training(self.state), then, otherwise, node.outputs))
 
     def loop(self, node: LoopNode) -> None:
         self.agree(node.starts)
