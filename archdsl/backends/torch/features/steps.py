@@ -560,15 +560,14 @@ class StepLowering(Lowering):
         if not nodes and not held:
             return
         known = dict(self.locals), dict(self.other.locals)
-        plain, step = self.captured_both(
-            lambda: self.compute(nodes, (), graph), lambda: self.compute(nodes, held, graph)
-        )
-        steps = self.woven(plain, [self.for_all(s) for s in step])
+        plain, step = self.captured_both(lambda: self.compute(nodes, graph), lambda: self.compute(nodes, graph))
         passing = [v for v in self.passing(made, nodes, graph) if v not in held and v not in self.aliases]
-        values = [*held, *passing]
-        start = len(self.steps)
+        values, start = [*held, *passing], len(self.steps)
+        self.steps += self.woven(plain, [self.for_all(s) for s in step])
+        for value in values:
+            self.named(value)
         self.agree(values)
-        steps += self.steps[start:]
+        steps = self.steps[start:]
         del self.steps[start:]
         self.locals, self.other.locals = known
         trees = [self.read(v) for v in values]
@@ -577,14 +576,12 @@ class StepLowering(Lowering):
         self.put(self.at_first(steps, trees, values, len(held), test=once(self.state)))
         self.other.aliases |= {v: self.read(v) for v in values}
 
-    def compute(self, nodes: Sequence[IrNode], held: Sequence[Value], graph: Graph) -> None:
-        """What is computed once; what is held of it has a local."""
+    def compute(self, nodes: Sequence[IrNode], graph: Graph) -> None:
+        """What is computed once."""
         self.once = True
         for node in nodes:
             self.node(node, graph)
         self.once = False
-        for value in held:
-            self.named(value)
 
     def at_first(
         self,
