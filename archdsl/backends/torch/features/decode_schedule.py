@@ -91,22 +91,9 @@ class Roles:
     """Inputs made of pairs, or of keys, that are read at all positions."""
     lengthened: set[OpNode] = field(default_factory=set)
     """Those that make an axis of keys as long as the sequence: of all positions so far."""
-    unlike: set[Node] = field(default_factory=set)
-    """Those of `forms` that no `forward` computes so."""
     at_positions: dict[OpNode, int] = field(default_factory=dict)
     """What each step makes of its new positions: how many axes its readers have between those of batch and time."""
     callees: dict[CallNode, Roles] = field(default_factory=dict)
-
-    def special(self) -> bool:
-        """Whether a step through the block is another than `forward`."""
-        kept = (self.readers, self.kept, self.kept_values, self.latent, self.carries, self.held)
-        parts = (*kept, self.at_positions, self.lengthened, self.unlike)
-        masks = (r is Role.PAIRS and isinstance(n, OpNode) and n not in self.forms for n, r in self.role.items())
-        if any(parts) or any(masks):
-            return True
-        if any(isinstance(n, CheckNode) and r is not Role.FIRST for n, r in self.role.items()):
-            return True  # `forward` asks it of the new positions alone
-        return any(c.special() for n, c in self.callees.items() if self.role[n] in (Role.STEP, Role.PAIRS))
 
     def signature(self) -> Hashable:
         """Equal for calls of one block that are taken alike."""
@@ -411,16 +398,6 @@ class Assigner:
             made = (f for f in sorted(forms) if f == ALL or by_row.at_new(one) is not None)
             found.forms[node] = {f: by_row.reads(one, f) for f in made}
         self.note_given(unrolled, found)
-        for node, made_in in found.forms.items():
-            one, read = unrolled.nodes[node][-1], made_in.get(NEW, {})
-            fits = (
-                by_row.forms[v] == {f} or (isinstance(node, OpNode) and found.given.get(node.inputs[i]) == f)  # type: ignore[arg-type]
-                for i, f in read.items()
-                if isinstance(v := one.inputs[i], Value)
-            )
-            own = one in by_row.flat and not any(v in by_row.rows for v in one.outputs)
-            if not (made_in.keys() == {NEW} and read and all(fits) and own):
-                found.unlike.add(node)
 
     def note_given(self, unrolled: Unrolled, found: Roles) -> None:
         """Which tensors that the block is called with are read in one form: the caller gives them in that."""

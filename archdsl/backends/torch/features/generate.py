@@ -157,28 +157,33 @@ class Generate(Section):
                 self.partly.add(node)
 
     def _write(self, group: ClassGroup | None, roles: Roles) -> str:
-        """Lower the step of a class, once for every way in which it is taken; its name."""
+        """Lower the step of a class, once for every way in which it is taken; its name, '' where that is `forward`
+        without a cache."""
         known = self.written.setdefault(group, {})
         signature = roles.signature()
         forward = self.classes.root if group is None else group.lowered[group.members.index(roles.block)]
         kinds = [] if group is None else [group.kind(i) for i in range(len(group.block.contexts))]
         if signature not in known:
-            number = f"_{len(known) + 1}" if known else ""
+            count = sum(bool(name) for name, _ in known.values())
+            number = f"_{count + 1}" if count else ""
             name = method_name(forward.block, f"step{number}", f"advance{number}")
-            apart = bool(known) or forward.before is not None or (group is None and self._is_apart())
+            apart = count > 0 or forward.before is not None or (group is None and self._is_apart())
             lowering = StepLowering(self, forward, kinds, roles, name, apart)
             known[signature] = name if apart else "forward", lowering
             method = lowering.run().method
+            if group is not None and not lowering.differs:
+                known[signature] = "", lowering
+                return ""
             self.classes.further(group, method, lowering.lowered.helpers)
             if lowering.joined is not None:
                 self.classes.merged[group] = Merged(lowering.joined, lowering.forward, method)
             return known[signature][0]
         name, lowering = known[signature]
-        method = lowering.lowered.method
-        if group is not None and method.block is not roles.block and (roles.block, method) not in group.taken_over:
-            group.taken_over[roles.block, method] = None  # first: a class may be made within itself
+        method, block = lowering.lowered.method, roles.block
+        if name and group is not None and method.block is not block and (block, method) not in group.taken_over:
+            group.taken_over[block, method] = None  # first: a class may be made within itself
             here = StepLowering(self, forward, kinds, roles, method.name, lowering.joined is None)
-            group.taken_over[roles.block, method] = here.run().method
+            group.taken_over[block, method] = here.run().method
         return name
 
     def _is_apart(self) -> bool:
@@ -186,14 +191,14 @@ class Generate(Section):
         return len(self.reading.results) < sum(v is not None for v in self.reading.model.block.graph.outputs)
 
     def method(self, group: ClassGroup, roles: Roles) -> str:
-        """The name of the step of a class that is called."""
+        """The name of the step of a class that is called, '' where it takes no cache."""
         return self._write(group, roles)
 
     @property
     def names(self) -> tuple[str, ...]:
         """What the steps are called, the model's first."""
         found = dict.fromkeys(name for known in self.written.values() for name, _ in known.values())
-        return tuple(name for name in found if name != "forward")
+        return tuple(name for name in found if name not in ("", "forward"))
 
     def helpers(self) -> Iterable[str]:
         if self.tokens is None:

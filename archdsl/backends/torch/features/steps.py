@@ -36,6 +36,8 @@ from archdsl.backends.torch.program import (
     Suite,
     Target,
     absent,
+    all_read,
+    every,
 )
 from archdsl.backends.torch.scope import TorchNodeScope
 from archdsl.backends.torch.tree import NumberLeaf, PyNode, Read, Variable, call_tree, leaves, lift, mapped, py
@@ -294,6 +296,14 @@ class StepLowering(Lowering):
         method.parameters += [Parameter(self.states, "Cache"), *self.optional]
         return self.lowered
 
+    @property
+    def differs(self) -> bool:
+        """Whether a step takes what is kept, or does otherwise than `forward`: more than to leave out what it does not
+        need."""
+        forks = (s for s in every(self.steps) if isinstance(s, Fork) and not s.free)
+        less = all(not f.step and all(isinstance(s, Bind) for s in f.plain) for f in forks)
+        return not less or self.states in all_read(self.steps)
+
     def join(self, results: tuple[Tree, ...]) -> None:
         """Make the method that is both."""
         method, plain = self.lowered.method, self.forward
@@ -533,7 +543,7 @@ class StepLowering(Lowering):
         """Whether a node reads or keeps other positions than the own."""
         roles = self.roles
         if isinstance(node, CallNode):
-            return roles.callees[node].special()
+            return bool(self.section.method(self.classes.group(node.block), roles.callees[node]))
         if isinstance(node, OpNode):
             return any(node in part for part in (roles.kept, roles.readers, roles.latent, roles.carries))
         return isinstance(node, ScanNode) or any(self.is_special(n) for g in inner_graphs(node) for n in g.nodes)
@@ -919,11 +929,10 @@ class StepLowering(Lowering):
         callee = self.roles.callees.get(node)  # none of a call within a scan
         if self.mode == "whole" or callee is None or self.roles.role[node] not in (Role.STEP, Role.PAIRS):
             self.stepping = None
-        elif callee.special():
-            group = self.classes.group(node.block)
-            self.stepping = group, self.section.method(group, callee)
         else:
-            self.stepping = None
+            group = self.classes.group(node.block)
+            name = self.section.method(group, callee)
+            self.stepping = (group, name) if name else None
         super().call(node, graph)
 
     def called(self, node: CallNode, module: Tree, args: list[Tree], keywords: dict[str, Tree]) -> Tree:
