@@ -165,7 +165,7 @@ CIRCLES: dict[tuple[When, ...], list[set[str]]] = {
             "backends.torch.scope",
             "backends.torch.text",
         },
-        {"backends.torch.features.generate", "backends.torch.features.steps"},
+        {"backends.torch.features.generate", "backends.torch.features.step_scope", "backends.torch.features.steps"},
         {"backends.torch.loops", "backends.torch.schedule"},
         {"ir.cost", "ir.graph", "ir.masks", "ir.op", "ir.static"},
     ],
