@@ -146,11 +146,24 @@ class _Resolver:
         """`whole` and `step` are what is read behind the statements without a cache and with one."""
         found: list[Step] = []
         for s in reversed(_joined(steps)):
-            if isinstance(s, Fork):
-                found[:0] = self.fork(s, whole, step)
-                before(s.plain, whole)
-                before(s.step, step)
-            else:
+            fork = s if isinstance(s, Fork) else Fork((), ())
+            made = bound_within(fork.plain) if isinstance(s, Fork) else [*bound_by(s)]
+            late = [t for t in self.source if t in whole and self.source[t] in made]
+            if late := [t for t in late if t not in (*made, *bound_within(fork.step))]:
+                # A step has bound them already, and `forward` has that of which they are made only here.
+                copies = (Bind((t,), Read(self.source[t]), nested=False) for t in late)
+                fork = replace(fork, plain=(*fork.plain, *copies))
+            if fork.free:
+                found[:0] = fork.plain
+                before(fork.plain, whole)
+            elif fork.plain or fork.step:
+                then, otherwise, outputs = self.arms(fork, whole, step)
+                found[:0] = [self.chosen(then, otherwise, outputs)]
+                for live, arm in ((whole, then), (step, otherwise)):
+                    live.difference_update(outputs)
+                    live |= all_read((), arm.outputs)
+                    before(arm.steps, live)
+            if not isinstance(s, Fork):
                 found.insert(0, self.inner(s, whole, step))
                 before(of_whole((s,)), whole)
                 before(of_step((s,), self.cache, self.losses), step)
@@ -172,24 +185,22 @@ class _Resolver:
                 return replace(s, then=suite(s.then), otherwise=suite(s.otherwise))
         return s
 
-    def fork(self, fork: Fork, whole: set[Target], step: set[Target]) -> list[Step]:
-        if fork.free:
-            return [*fork.plain]
+    def arms(self, fork: Fork, whole: set[Target], step: set[Target]) -> tuple[Suite, Suite, tuple[Target, ...]]:
+        """What a fork does in both programs, and what of it is read later."""
         ours, theirs = {*bound_within(fork.plain)}, {*bound_within(fork.step)}
-        ends: list[tuple[Target, Tree, Tree]] = []
-        for target in dict.fromkeys((*bound_within(fork.step), *bound_within(fork.plain))):
-            if target in whole or target in step:
-                plain: Tree = Read(target if target in ours else self.source.get(target, target))
-                if target not in ours and target not in whole:
-                    plain = UNBOUND
-                other = Read(target) if target in theirs or target in step else UNBOUND
-                ends.append((target, plain, other))
-        then = Suite((), fork.plain, tuple(p for _, p, _ in ends))
-        otherwise = Suite((), fork.step, tuple(q for *_, q in ends))
-        outputs = tuple(t for t, *_ in ends)
-        if not fork.plain:
-            return [Conditional(py("{c} is not None", c=self.cache), otherwise, then, outputs)]
-        return [Conditional(py("{c} is None", c=self.cache), then, otherwise, outputs)]
+        bound = dict.fromkeys((*bound_within(fork.step), *bound_within(fork.plain)))
+        outputs = tuple(t for t in bound if t in whole or t in step)
+        plain = (
+            Read(t if t in ours else self.source.get(t, t)) if t in ours or t in whole else UNBOUND for t in outputs
+        )
+        other = (Read(t) if t in theirs or t in step else UNBOUND for t in outputs)
+        return Suite((), fork.plain, tuple(plain)), Suite((), fork.step, tuple(other)), outputs
+
+    def chosen(self, then: Suite, otherwise: Suite, outputs: tuple[Target, ...]) -> Step:
+        """The condition in the place of a fork."""
+        if not then.steps:
+            return Conditional(py("{c} is not None", c=self.cache), otherwise, then, outputs)
+        return Conditional(py("{c} is None", c=self.cache), then, otherwise, outputs)
 
 
 def before(steps: Sequence[Step], live: set[Target]) -> None:
