@@ -683,6 +683,18 @@ def test_scores_that_others_read_are_refused() -> None:
         emit(graph("path_attention:path_760m"), GENERATE)
 
 
+def test_what_keys_are_projections_of_is_not_read_at_all_positions_beside_them() -> None:
+    text = """model m(tokens: token[batch, time]) {
+  x = tokens -> embedding(97, 4)
+  p = einsum("b q d, b k d -> b q k", x -> linear(4), x)
+  p = where(unsqueeze(indices(time), 0) <= unsqueeze(indices(time), 1), p, -inf)
+  y = matmul(softmax(p), x) + (x -> gqa(heads: 8, kv_heads: 1, head_dim: 8, mask: causal))
+  return y -> linear(97)
+}"""
+    with pytest.raises(ArchError, match=r"E0504.*`x`, of which keys and values are projections"):
+        emit(archdsl.load(text=text), GENERATE)
+
+
 def test_a_model_that_sees_later_places_is_refused() -> None:
     with pytest.raises(ArchError, match="E0504"):
         emit(graph("bert:bert_base"), GENERATE)

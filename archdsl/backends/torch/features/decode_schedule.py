@@ -359,6 +359,9 @@ class Assigner:
         for value in self.reading.caches:
             maker, readers = self.reading.makers.get(value), self.all_readers(value)
             if value in self.bases:
+                if readers:
+                    name = value.name or "a tensor"
+                    raise refuse(f"`{name}`, of which keys and values are projections, is read at all positions, too")
                 continue
             if value.shape[0].value != self.by_row.batch:
                 name = value.name or "a tensor"
