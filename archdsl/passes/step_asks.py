@@ -94,7 +94,9 @@ class Asks:
         """How many scans there are around."""
         self.asked: dict[Value, dict[Form, Read]] = {}
         self.late: set[Value] = set()
-        """What is read beside what is computed once."""
+        """What is read beside what is computed once, or by what is computed once in a graph within."""
+        self.own: set[Value] = set()
+        """What the nodes of the graph give of which the nodes are asked."""
         self.patterns: dict[OpNode, list[Pattern]] = {}
         """The forms in which ops are computed that have the forms of their results: those of positions alone, and
         projections of what is kept."""
@@ -128,6 +130,7 @@ class Asks:
 
     def ask_graph(self, graph: Graph) -> None:
         """Ask for what the nodes of a graph read, the last one first."""
+        around, self.own = self.own, {v for n in graph.nodes for v in node_outputs(n)}
         for node in reversed(graph.nodes):
             if isinstance(node, CondNode):
                 for value, inner in zip(node.outputs, node.otherwise.outputs, strict=True):
@@ -138,13 +141,14 @@ class Asks:
                 self.ask_graph(node.otherwise)
             elif any(v in self.asked for v in node_outputs(node)):
                 self.ask_node(node)
+        self.own = around
 
     def ask_node(self, node: Node) -> None:
         """Ask for what a node reads, in the forms in which its results are asked for."""
         kind = self.kind_of(node)
         if kind <= Kind.ONCE and not isinstance(node, LoopNode | ScanNode):
             for value in (*reads(node), *(v for c in _applied(node) for v in values_of(c.contexts))):
-                self.ask(value, self.natural(value), late=False)
+                self.ask(value, self.natural(value), late=value not in self.own)
             return
         match node:
             case OpNode() if kind == Kind.POSITIONS:

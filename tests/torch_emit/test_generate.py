@@ -695,6 +695,24 @@ def test_what_keys_are_projections_of_is_not_read_at_all_positions_beside_them()
         emit(archdsl.load(text=text), GENERATE)
 
 
+def test_what_is_computed_once_within_a_loop_reads_what_is_computed_once_before_it() -> None:
+    """Its inputs are called as a step's own parameters are."""
+    text = """model m(h = 2, layer = 2, width = 8)(at: token[batch, frames], cache: token[batch, time]) {
+  memory = at -> embedding(11, width) as first
+  for i in layer { memory = memory + (memory -> mha(heads: h, mask: full)) }
+  x = cache -> embedding(11, width) as second
+  for i in layer {
+    x = x + (1 - i / 7) * (x -> mha(heads: h, mask: causal))
+    k = memory -> linear(width) as k -> split_heads(h)
+    x = x + (sdpa(x -> linear(width) as q -> split_heads(h), k, k, mask: full) -> merge_heads)
+  }
+  return x -> linear(11) as head
+}"""
+    report = archdsl.verify(archdsl.load(text=text), seq=16)
+    assert report.agrees
+    assert report.no_torch_decode is None
+
+
 def test_a_model_that_sees_later_places_is_refused() -> None:
     with pytest.raises(ArchError, match="E0504"):
         emit(graph("bert:bert_base"), GENERATE)

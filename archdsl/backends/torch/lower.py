@@ -186,9 +186,14 @@ def parameter_names(method: Method) -> list[str]:
     return found
 
 
+def name_of(method: Method, target: Any) -> str:
+    """What a parameter of a method is called."""
+    return parameter_names(method)[[p.target for p in method.parameters].index(target)]
+
+
 def cache_name(method: Method) -> str:
     """What the cache is called that a method is given."""
-    return parameter_names(method)[[p.target for p in method.parameters].index(method.cache)]
+    return name_of(method, method.cache)
 
 
 class Merged(Entity):

@@ -11,7 +11,7 @@ from archdsl.backends.torch.features.decode_schedule import Assigner, Roles, win
 from archdsl.backends.torch.features.reading import Reading
 from archdsl.backends.torch.features.steps import StepLowering
 from archdsl.backends.torch.helpers import members
-from archdsl.backends.torch.lower import Merged, cache_name, method_name
+from archdsl.backends.torch.lower import Merged, cache_name, method_name, name_of
 from archdsl.backends.torch.python import local_name
 from archdsl.backends.torch.tree import nodes, trees
 from archdsl.ir.dims import Num, free_names
@@ -87,13 +87,13 @@ def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tenso
 '''.strip()
 
 
-def at_once(given: Given, narrows: bool) -> str:
+def at_once(given: Given, at: str) -> str:
     """The prompts in one step: what lies behind a row's end is never attended to, and overwritten."""
-    at = ", at=lengths - 1" if narrows else ""
-    ends = "[:, 0]" if narrows else "[torch.arange(len(tokens), device=tokens.device), lengths - 1]"
+    more = f", {at}=lengths - 1" if at else ""
+    ends = "[:, 0]" if at else "[torch.arange(len(tokens), device=tokens.device), lengths - 1]"
     ragged = "lengths if lengths.min() < tokens.size(1) else None"
     return f"""    cache = Cache(tokens.size(1) + max_new_tokens, {ragged}, compiled)
-    logits = {{step}}({given("tokens")}, {{cache}}=cache{at}){{first}}{ends}"""
+    logits = {{step}}({given("tokens")}, {{cache}}=cache{more}){{first}}{ends}"""
 
 
 def row_by_row(given: Given, later: Given) -> str:
@@ -245,6 +245,7 @@ class Generate(Section):
         here = {v: f"{n}_" if n in own else n for v, n in others.items()}
         more = "".join(f"\n    {n}: Tensor," for n in here.values())
         first = "[0]" if len(self.reading.results) > 1 else ""
+        at = name_of(method, lowering.at) if lowering.at is not None else ""
 
         def given(new: str) -> str:
             if merged is None:
@@ -254,7 +255,7 @@ class Generate(Section):
         def later(new: str) -> str:
             return new if merged is None else ", ".join(new if v is self.tokens else "None" for v in inputs)
 
-        prefill = row_by_row(given, later) if self.reading.carries else at_once(given, lowering.narrows)
+        prefill = row_by_row(given, later) if self.reading.carries else at_once(given, at)
         return [stream(more, step, cache, prefill, later, first, self.together, self.on_cpu)]
 
 

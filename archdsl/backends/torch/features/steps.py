@@ -139,8 +139,8 @@ class StepLowering(Lowering):
         """What recurrences written out begin with."""
         self.joined: Method | None = None
         """The `forward` that is a step, too."""
-        self.narrows = False
-        """Whether the model's step can be asked for one place of each row."""
+        self.at: Variable | None = None
+        """The parameter that asks the model for one place of each row alone."""
         self.modules = Modules(self)
         self.modules.names = {*forward.modules.names}
         self.modules.instances = {*forward.modules.instances}
@@ -430,7 +430,7 @@ class StepLowering(Lowering):
 
     def narrow(self, value: Value) -> None:
         """Leave out the positions that are not wanted: of each row one alone may be."""
-        at = Variable("at")
+        self.at = at = Variable("at")
         self.agree([value])
         x = self.read(value)
         narrowed = Variable(value.name or self.lowered.method.hints.get(value, "h"))
@@ -439,7 +439,6 @@ class StepLowering(Lowering):
         note = "the logits of this position of each row alone are wanted"
         self.put(Conditional(test, Suite((), (), (some,)), Suite((), (), (x,)), (narrowed,), note))
         self.aliases[value] = self.other.aliases[value] = Read(narrowed)
-        self.narrows = True
         self.optional.append(Parameter(at, "Tensor | None", "None"))
 
     def first(self, nodes: Sequence[IrNode], graph: Graph) -> None:
