@@ -128,9 +128,10 @@ class Asks:
         if late:
             self.late.add(value)
 
-    def ask_graph(self, graph: Graph) -> None:
-        """Ask for what the nodes of a graph read, the last one first."""
-        around, self.own = self.own, {v for n in graph.nodes for v in node_outputs(n)}
+    def ask_graph(self, graph: Graph, once: bool = False) -> None:
+        """Ask for what the nodes of a graph read, the last one first; `once` if it is within what is computed once."""
+        around, own = self.own, {v for n in graph.nodes for v in node_outputs(n)}
+        self.own = own | around if once else own
         for node in reversed(graph.nodes):
             if isinstance(node, CondNode):
                 for value, inner in zip(node.outputs, node.otherwise.outputs, strict=True):
@@ -300,7 +301,7 @@ class Asks:
                     assert end is not None
                     self.ask(end, self.formed(end, pattern), late=late)
             for body in node.bodies:
-                self.ask_graph(body)
+                self.ask_graph(body, once=not late)
                 for i, value in enumerate(body.inputs):
                     slots.update(((i, pattern), None) for pattern in self.carried(value))
         for i, pattern in slots:
