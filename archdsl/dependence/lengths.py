@@ -12,7 +12,7 @@ from functools import reduce
 
 from archdsl.dependence.domain import ANYWHERE, ONE, Bound, Fact, flat_layout, join
 from archdsl.dependence.solve import DependenceWalk, InputAxis, claimed, meets, ratio_of, same_axis
-from archdsl.ir.dims import sub
+from archdsl.ir.dims import excess
 from archdsl.ir.graph import Model, OpNode, Value
 from archdsl.ir.interpreter import Run
 from archdsl.ir.op import At, Reads
@@ -61,8 +61,7 @@ class _Lengths(DependenceWalk):
         """1 where the places of an axis are those of the sequence; of an axis of `n + time` the first n stand in front
         of it, and each place is there n positions earlier."""
         (source,) = self.sources
-        more = sub(value.shape[axis].value, source.value.shape[source.axis].value)
-        return 1 - more if isinstance(more, int) and more > 0 else 1
+        return 1 - excess(value.shape[axis].value, source.value.shape[source.axis].value)
 
     def ratio(self, value: Value, axis: int) -> Fraction:
         return ratio_of(self.sources[0], value.shape[axis].value)

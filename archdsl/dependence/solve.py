@@ -36,7 +36,7 @@ from archdsl.dependence.domain import (
     total,
 )
 from archdsl.frozen import Entity, Frozen
-from archdsl.ir.dims import Lit, Num, Poly, div, sub, whole_axis
+from archdsl.ir.dims import Lit, Num, Poly, div, excess, whole_axis
 from archdsl.ir.dims import Value as DimValue
 from archdsl.ir.graph import CausalNode, Node, OpNode, ScanNode, Value
 from archdsl.ir.interpreter import Interpreter, Level, Run
@@ -171,8 +171,8 @@ class DependenceWalk(Interpreter[Fact]):
             if fact is None or not isinstance(value, Value):
                 continue
             for axis, read in enumerate(reads[i]):
-                before = sub(output.shape[axis].value, value.shape[axis].value)
-                if isinstance(before, int) and before > 0 and read == same(axis, -before):
+                before = excess(output.shape[axis].value, value.shape[axis].value)
+                if before and read == same(axis, -before):
                     starting = (k for k in fact.known if starts_at(k[0], axis))
                     found += moved(replace(fact, known=tuple(starting)), reads[i], layout)[0]
         return tuple(found)

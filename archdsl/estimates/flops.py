@@ -525,7 +525,7 @@ def _at(n: Num, sizes: Sizes) -> Any:
 
 
 def _symbols(check: CheckNode) -> set[str]:
-    return {s.name for n in (check.left, check.right) if isinstance(n.value, Poly) for s in n.value.symbols}
+    return {s.name for n in (check.left, check.right) for s in n.symbols}
 
 
 # --- decoding ---------------------------------------------------------------------------------------------------------

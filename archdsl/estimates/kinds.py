@@ -19,7 +19,7 @@ from typing import Literal, get_args
 
 from archdsl.dependence.causality import proved
 from archdsl.estimates.layers import layer_count
-from archdsl.ir.dims import Poly, Symbol
+from archdsl.ir.dims import Symbol
 from archdsl.ir.graph import (
     BOOLEANS,
     CausalNode,
@@ -60,7 +60,7 @@ def kind_of_model(model: Model) -> Kind:
 
 def _positions(value: Value) -> frozenset[Symbol]:
     """The sizes of its axes, but the batch's, that only the running model knows."""
-    return frozenset(s for d in value.shape[1:] if isinstance(d.value, Poly) for s in d.value.symbols)
+    return frozenset(s for d in value.shape[1:] for s in d.symbols)
 
 
 def _is_image(value: Value) -> bool:

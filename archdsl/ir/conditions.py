@@ -100,7 +100,7 @@ def longest_sequence(graph: Graph, context: Num) -> dict[str, Expr]:
         s.name: context.expr
         for node in graph.nodes
         if isinstance(node, CheckNode) and node.op == "<=" and node.right.expr == context.expr
-        for s in (node.left.value.symbols if isinstance(node.left.value, Poly) else ())
+        for s in node.left.symbols
         if node.left.value == dims.symbol(s.name)
     }
 

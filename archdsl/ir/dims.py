@@ -191,6 +191,12 @@ def sub(a: Value, b: Value) -> Value:
     return add(a, neg(b))
 
 
+def excess(a: Value, b: Value) -> int:
+    """By how much `a` is more than `b`, where that is a whole number whatever the symbols are; else 0."""
+    more = sub(a, b)
+    return more if isinstance(more, int) and more > 0 else 0
+
+
 def div(a: Value, b: Value) -> Value:
     """Exact division; raises ZeroDivisionError."""
     if not isinstance(b, Poly):
@@ -730,6 +736,11 @@ class Num(Entity):
     def static(self) -> bool:
         """Whether the number is known before the model runs."""
         return not isinstance(self.value, Poly)
+
+    @property
+    def symbols(self) -> frozenset[Symbol]:
+        """Every symbol that the number depends on."""
+        return self.value.symbols if isinstance(self.value, Poly) else frozenset()
 
     def named(self, name: str) -> Num:
         """The same number under a name of its own."""

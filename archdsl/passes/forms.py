@@ -11,7 +11,7 @@ from typing import Any
 from archdsl.diagnostics import ArchError, error
 from archdsl.diagnostics.source import Span
 from archdsl.frozen import Frozen
-from archdsl.ir.dims import Num, Poly, Symbol, of_atom, sub
+from archdsl.ir.dims import Num, Poly, Symbol, excess, of_atom
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import At, Reads, State, same
@@ -277,13 +277,12 @@ class Forms:
 
 def has(size: Num, time: Symbol) -> bool:
     """Whether a size depends on the length of the sequence."""
-    return isinstance(size.value, Poly) and time in size.value.symbols
+    return time in size.symbols
 
 
 def in_front(size: Num, time: Symbol) -> int:
     """How many places stand in front of the sequence along an axis of `n + time`; 0 along any other."""
-    more = sub(size.value, of_atom(time))
-    return more if isinstance(more, int) and more > 0 else 0
+    return excess(size.value, of_atom(time))
 
 
 def is_time(size: Num, time: Symbol) -> bool:

@@ -10,7 +10,7 @@ from archdsl.dependence.masked import read_too_far
 from archdsl.dependence.solve import InputAxis
 from archdsl.diagnostics import ArchError
 from archdsl.frozen import Entity
-from archdsl.ir.dims import Poly, Symbol
+from archdsl.ir.dims import Symbol
 from archdsl.ir.graph import Model, Value
 from archdsl.passes.forms import has, is_time, refuse, shown
 
@@ -79,7 +79,7 @@ class DecodedSequence(Entity):
 def _time(model: Model, output: Value) -> Symbol:
     """The symbol of the sequence that an output follows."""
     shape = output.shape
-    symbols = [s for d in shape[1:] if isinstance(d.value, Poly) for s in d.value.symbols if is_time(d, s)]
+    symbols = [s for d in shape[1:] for s in d.symbols if is_time(d, s)]
     for symbol in symbols:
         if any(is_time(d, symbol) for _, v in model.inputs for d in v.shape[1:]):
             if sum(is_time(d, symbol) for d in shape) > 1:

@@ -66,7 +66,7 @@ class LibraryClasses(Classes):
         self.choices = {name: v for name, v in self.choices.items() if name not in self.library_fields}
 
     def _lowering(self, _: Classes, block: Block, kinds: Sequence[Kind] | None) -> Lowering:
-        """What lowers a block: those of an encoder are as in a plain file."""
+        """Return what lowers a block; blocks of an encoder are lowered as in a plain file."""
         if block in self.decoder.encoding:
             return EncoderLowering(self.decoder, self, block)
         return LibraryLowering(self.decoder, self, block, kinds)

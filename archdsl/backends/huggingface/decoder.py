@@ -260,7 +260,7 @@ class Decoder:
 
     @cached_property
     def tokens(self) -> Value:
-        """The tokens that it continues."""
+        """The input of the tokens that the model continues."""
         return next(v for _, v in self.inputs if any(has(d, self.step.of.time) for d in v.shape))
 
     def layers(self, block: Block, source: bool = False) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from archdsl.ir.dims import Symbol
 from archdsl.ir.graph import Block, CallNode, CheckNode, Graph, Node, Value, node_outputs, reads
-from archdsl.ir.walk import above, calls_of, every_node, module_names
+from archdsl.ir.walk import above, calls_of, module_names, nodes_below
 from archdsl.passes.forms import has
 from archdsl.passes.outline import BASE, Outlined
 
@@ -58,7 +58,7 @@ def divided(outlined: Outlined, time: Symbol, refuse: Callable[[str], Exception]
 
 
 def _followers(graph: Graph, values: Iterable[Value]) -> set[Value]:
-    """Every tensor that is computed from some, and these."""
+    """Return tensors, and all that is computed from them."""
     found = {*values}
     for node in graph.nodes:
         if not found.isdisjoint(reads(node)):
@@ -85,11 +85,5 @@ def _part(block: Block, nodes: Sequence[Node], given: tuple[Value, ...], outputs
 
 
 def blocks_below(graph: Graph) -> set[Block]:
-    """Every block that a graph calls, and those that these call."""
-    found: set[Block] = set()
-    todo = [graph]
-    while todo:
-        new = {c.block for n in every_node(todo.pop()) for c in calls_of(n)} - found
-        found |= new
-        todo += [b.graph for b in new]
-    return found
+    """Return every block that a graph calls, and those that these call."""
+    return {call.block for node in nodes_below(graph) for call in calls_of(node)}

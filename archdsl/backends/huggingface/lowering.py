@@ -103,45 +103,41 @@ class LibraryModules(Modules):
 
     def __init__(self, lowering: LibraryLowering) -> None:
         super().__init__(lowering)
-        self.index = Index() if lowering.is_base else Index(word("layer_idx"))
-        """The index of the layer that is made next."""
-        self.of_source = self.index
-        """The same of layers that attend to the source alone."""
+        first = Index() if lowering.is_base else Index(word("layer_idx"))
+        self.following = {False: first, True: first}
+        """The index of the layer that is made next; under True, of those that attend to the source alone."""
+
+    def places(self, block: Block) -> tuple[bool, int]:
+        """Whether a block attends to the source alone, and how many layers of that cache it has."""
+        own = self.lowering.decoder.layers(block)
+        return (False, own) if own else (True, self.lowering.decoder.layers(block, True))
 
     def add(self, name: str, constructor: Tree, *, raw: bool = False, buffer: bool = False) -> Part:
         lowering = self.lowering
-        block = constructor.site.block if isinstance(constructor, Made) else None
-        taken = [lowering.decoder.layers(block, source) for source in (False, True)] if block is not None else [0, 0]
-        if self.recording is not None or not any(taken) or name in self.names:
+        source, count = self.places(constructor.site.block) if isinstance(constructor, Made) else (False, 0)
+        if self.recording is not None or not count or name in self.names:
             return super().add(name, constructor, raw=raw, buffer=buffer)
-        index = self.index if taken[0] else self.of_source
-        if taken[0]:
-            self.index = index.plus(Lit(str(taken[0])))
-        else:
-            self.of_source = index.plus(Lit(str(taken[1])))
+        index = self.following[source]
+        self.following[source] = index.plus(Lit(str(count)))
         indexed = PyNode(INDEXED, (constructor, index.tree(lowering.numbers.expression)))
         return super().add(name, indexed, raw=raw, buffer=buffer)
 
     def _list(self, node: LoopNode, made: Sequence[Sequence[MadeModule]]) -> Tree:
         makers = [each[0].constructor for each in made if len(each) == 1]
         blocks = [m.site.block for m in makers if isinstance(m, Made)]
-        layers = [self.lowering.decoder.layers(b) for b in blocks]
-        of_source = [self.lowering.decoder.layers(b, True) for b in blocks]
-        if not any(layers) and not any(of_source):
+        places = [self.places(b) for b in blocks]
+        layers, sources = [n for _, n in places], {source for source, n in places if n}
+        if not sources:
             return super()._list(node, made)
-        layers = layers if any(layers) else of_source
-        if len(makers) != len(made) or not all(layers) or self.lowering.loops > 1:
+        if len(makers) != len(made) or not all(layers) or len(sources) > 1 or self.lowering.loops > 1:
             raise self.lowering.refuse("layers with attention and layers without it stand in one loop")
+        (source,) = sources
         writer = IndexedList(makers, layers, self.lowering.numbers.expression)
-        start = self.of_source if layers is of_source else self.index
+        start = self.following[source]
         total: Expr = Lit(str(sum(layers[i] for i in node.iterations)))
         if node.pattern is not None:
             total = size(node.pattern, layers)
-        following = Index(start.local, added(start.offset, total))
-        if layers is of_source:
-            self.of_source = following
-        else:
-            self.index = following
+        self.following[source] = Index(start.local, added(start.offset, total))
         return writer.written(node.pattern, node.iterations, start)
 
 
@@ -429,7 +425,7 @@ def _is_left_out(node: IrNode, decoder: Decoder) -> bool:
 
 
 def encode_name(block: Block) -> str:
-    """What computes the result of the encoder is called."""
+    """Return the name of the method that computes the encoder's result."""
     return method_name(block, "encode", "encode_source")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from archdsl.backends.torch.tree import Code, NumberLeaf, PyNode, Read, Variable, leaves, mapped, own_trees
@@ -136,6 +137,18 @@ def bodies(step: Step) -> tuple[Suite, ...]:
     if isinstance(step, ScanLoop):
         return (step.body,)
     return (step.then, step.otherwise) if isinstance(step, Conditional) else ()
+
+
+def with_bodies(step: Step, change: Callable[[Suite], Suite]) -> Step:
+    """The statement with the bodies within it changed."""
+    match step:
+        case LayerLoop():
+            return replace(step, bodies=tuple(map(change, step.bodies)))
+        case ScanLoop():
+            return replace(step, body=change(step.body))
+        case Conditional():
+            return replace(step, then=change(step.then), otherwise=change(step.otherwise))
+    return step
 
 
 def within(step: Step) -> Iterator[Step]:

@@ -106,7 +106,7 @@ def weights_of(node: ir.Node) -> tuple[ir.Weight, ...]:
 def whole_model(model: ir.Model, at: BlockNames) -> Wrong:
     """A model has no contexts, its symbols are those of its inputs, and its config holds each hyper-parameter that is a
     number and is not computed from others, once."""
-    symbols = {s for n in numbers(model.block.graph.inputs) if isinstance(n.value, Poly) for s in n.value.symbols}
+    symbols = {s for n in numbers(model.block.graph.inputs) for s in n.symbols}
     fields = {f.name: f.value for f in model.config if f.value.static}
     if model.block.contexts or symbols != {*model.symbols}:
         yield f"{len(model.block.contexts)} contexts, symbols {model.symbols} for {symbols}"

@@ -1,4 +1,4 @@
-"""Where a step of decoding does otherwise than `forward`: both programs, of which the emitted method has one under
+"""`forward` and a step of decoding as one method: what both do stands once, what one of them does alone under
 `if cache is None`."""
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from archdsl.backends.torch.program import (
     Bind,
     Conditional,
     Fork,
-    LayerLoop,
-    ScanLoop,
     Step,
     Suite,
     Target,
@@ -23,6 +21,7 @@ from archdsl.backends.torch.program import (
     bound_by,
     bound_within,
     effectful,
+    with_bodies,
 )
 from archdsl.backends.torch.tree import Code, PyNode, Read, Variable, own_trees, py
 from archdsl.ir.op import Tree
@@ -146,28 +145,35 @@ class _Resolver:
         """`whole` and `step` are what is read behind the statements without a cache and with one."""
         found: list[Step] = []
         for s in reversed(_joined(steps)):
-            fork = s if isinstance(s, Fork) else Fork((), ())
-            made = bound_within(fork.plain) if isinstance(s, Fork) else [*bound_by(s)]
-            late = [t for t in self.source if t in whole and self.source[t] in made]
-            if late := [t for t in late if t not in (*made, *bound_within(fork.step))]:
-                # A step has bound them already, and `forward` has that of which they are made only here.
-                copies = (Bind((t,), Read(self.source[t]), nested=False) for t in late)
-                fork = replace(fork, plain=(*fork.plain, *copies))
-            if fork.free:
-                found[:0] = fork.plain
-                before(fork.plain, whole)
-            elif fork.plain or fork.step:
-                then, otherwise, outputs = self.arms(fork, whole, step)
-                found[:0] = [self.chosen(then, otherwise, outputs)]
-                for live, arm in ((whole, then), (step, otherwise)):
-                    live.difference_update(outputs)
-                    live |= all_read((), arm.outputs)
-                    before(arm.steps, live)
-            if not isinstance(s, Fork):
-                found.insert(0, self.inner(s, whole, step))
-                before(of_whole((s,)), whole)
-                before(of_step((s,), self.cache, self.losses), step)
+            if isinstance(s, Fork):
+                copies = self.late(bound_within(s.plain), whole, {*bound_within(s.step)})
+                found[:0] = self.fork(replace(s, plain=(*s.plain, *copies)), whole, step)
+                continue
+            if copies := self.late(bound_by(s), whole, set()):
+                found[:0] = self.fork(Fork(copies, ()), whole, step)
+            found.insert(0, self.inner(s, whole, step))
+            before(of_whole((s,)), whole)
+            before(of_step((s,), self.cache, self.losses), step)
         return tuple(found)
+
+    def late(self, made: Sequence[Target], whole: set[Target], step: set[Target]) -> tuple[Step, ...]:
+        """What `forward` binds only now, where it has that of which it is made, and a step has bound before."""
+        late = (t for t, of in self.source.items() if t in whole and of in made and t not in made and t not in step)
+        return tuple(Bind((t,), Read(self.source[t]), nested=False) for t in late)
+
+    def fork(self, fork: Fork, whole: set[Target], step: set[Target]) -> list[Step]:
+        """A fork as a condition; `whole` and `step` become what is read before it."""
+        if fork.free:
+            before(fork.plain, whole)
+            return [*fork.plain]
+        then, otherwise, outputs = self.arms(fork, whole, step)
+        for live, arm in ((whole, then), (step, otherwise)):
+            live.difference_update(outputs)
+            live |= all_read((), arm.outputs)
+            before(arm.steps, live)
+        if not then.steps:
+            return [Conditional(py("{c} is not None", c=self.cache), otherwise, then, outputs)]
+        return [Conditional(py("{c} is None", c=self.cache), then, otherwise, outputs)]
 
     def inner(self, s: Step, whole: set[Target], step: set[Target]) -> Step:
         """A statement with what is within it."""
@@ -176,14 +182,7 @@ class _Resolver:
             ends = all_read((), body.outputs)
             return replace(body, steps=self.suite(body.steps, whole | ends, step | ends))
 
-        match s:
-            case LayerLoop():
-                return replace(s, bodies=tuple(map(suite, s.bodies)))
-            case ScanLoop():
-                return replace(s, body=suite(s.body))
-            case Conditional():
-                return replace(s, then=suite(s.then), otherwise=suite(s.otherwise))
-        return s
+        return with_bodies(s, suite)
 
     def arms(self, fork: Fork, whole: set[Target], step: set[Target]) -> tuple[Suite, Suite, tuple[Target, ...]]:
         """What a fork does in both programs, and what of it is read later."""
@@ -195,12 +194,6 @@ class _Resolver:
         )
         other = (Read(t) if t in theirs or t in step else UNBOUND for t in outputs)
         return Suite((), fork.plain, tuple(plain)), Suite((), fork.step, tuple(other)), outputs
-
-    def chosen(self, then: Suite, otherwise: Suite, outputs: tuple[Target, ...]) -> Step:
-        """The condition in the place of a fork."""
-        if not then.steps:
-            return Conditional(py("{c} is not None", c=self.cache), otherwise, then, outputs)
-        return Conditional(py("{c} is None", c=self.cache), then, otherwise, outputs)
 
 
 def before(steps: Sequence[Step], live: set[Target]) -> None:
@@ -247,7 +240,8 @@ def of_whole(steps: Sequence[Step]) -> tuple[Step, ...]:
     """What some statements do without a cache."""
     found: list[Step] = []
     for s in steps:
-        found += s.plain if isinstance(s, Fork) else (_inner(s, of_whole),)
+        inner = with_bodies(s, lambda body: replace(body, steps=of_whole(body.steps)))
+        found += s.plain if isinstance(s, Fork) else (inner,)
     return tuple(found)
 
 
@@ -258,7 +252,7 @@ def of_step(steps: Sequence[Step], cache: Tree, losses: Tree) -> tuple[Step, ...
         if isinstance(s, Fork):
             found += s.step
             continue
-        made = _inner(s, lambda steps: of_step(steps, cache, losses))
+        made = with_bodies(s, lambda body: replace(body, steps=of_step(body.steps, cache, losses)))
         if isinstance(made, Conditional) and made.test == training(cache):
             ends = zip(made.outputs, made.otherwise.outputs, strict=True)
             found += [*made.otherwise.steps, *(Bind((target,), tree) for target, tree in ends)]
@@ -291,15 +285,3 @@ def training(cache: Tree) -> Tree:
 def once(cache: Tree) -> Tree:
     """Whether what the first step computes for all is computed."""
     return py("{c} is None or {c}.first", c=cache)
-
-
-def _inner(s: Step, change: Any) -> Step:
-    match s:
-        case LayerLoop():
-            return replace(s, bodies=tuple(replace(b, steps=change(b.steps)) for b in s.bodies))
-        case ScanLoop():
-            return replace(s, body=replace(s.body, steps=change(s.body.steps)))
-        case Conditional():
-            then, otherwise = (replace(b, steps=change(b.steps)) for b in (s.then, s.otherwise))
-            return replace(s, then=then, otherwise=otherwise)
-    return s

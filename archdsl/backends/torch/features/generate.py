@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from archdsl.backends.torch.classes import Classes, ClassGroup
 from archdsl.backends.torch.features import Extras, Section
@@ -137,7 +138,7 @@ class Generate(Section):
         self._alike(self.roles, seen)
 
     def merge(self) -> None:
-        self._write(None, self.roles)
+        self.method(None, self.roles)
 
     def _alike(self, roles: Roles, seen: Mapping[ClassGroup, Sequence[tuple[Num | None, ...]]]) -> None:
         """Give attention that sees all positions the window 0 where in other blocks of its class it has one. `seen` are
@@ -156,9 +157,9 @@ class Generate(Section):
             if None in row:
                 self.partly.add(node)
 
-    def _write(self, group: ClassGroup | None, roles: Roles) -> str:
-        """Lower the step of a class, once for every way in which it is taken; its name, '' where that is `forward`
-        without a cache."""
+    def method(self, group: ClassGroup | None, roles: Roles) -> str:
+        """Return what the step of a class is called, '' where that is `forward` without a cache; a step is lowered once
+        for each way in which it is taken."""
         known = self.written.setdefault(group, {})
         signature = roles.signature()
         forward = self.classes.root if group is None else group.lowered[group.members.index(roles.block)]
@@ -189,10 +190,6 @@ class Generate(Section):
     def _is_apart(self) -> bool:
         """Whether a step of the model gives less than `forward`."""
         return len(self.reading.results) < sum(v is not None for v in self.reading.model.block.graph.outputs)
-
-    def method(self, group: ClassGroup, roles: Roles) -> str:
-        """The name of the step of a class that is called, '' where it takes no cache."""
-        return self._write(group, roles)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -241,20 +238,18 @@ class Generate(Section):
         inputs = {v: n for n, v in self.reading.model.inputs}
         text = stream("", "step", "cache", row_by_row(str, str), str, "", self.together, self.on_cpu)
         own = words_of(text)
-        others = {v: local_name(inputs[v]) for v in lowering.late if v not in lowering.real}
-        here = {v: f"{n}_" if n in own else n for v, n in others.items()}
+        names = {v: local_name(inputs[v]) for v in lowering.late if v not in lowering.real}
+        here = {v: f"{n}_" if n in own else n for v, n in names.items()}
         more = "".join(f"\n    {n}: Tensor," for n in here.values())
         first = "[0]" if len(self.reading.results) > 1 else ""
         at = name_of(method, lowering.at) if lowering.at is not None else ""
 
-        def given(new: str) -> str:
+        def handed(others: Mapping[Value, str], new: str) -> str:
             if merged is None:
-                return ", ".join([new, *(f"{n}={here[v]}" for v, n in others.items())])
-            return ", ".join(new if v is self.tokens else here.get(v, "None") for v in inputs)
+                return ", ".join([new, *(f"{names[v]}={n}" for v, n in others.items())])
+            return ", ".join(new if v is self.tokens else others.get(v, "None") for v in inputs)
 
-        def later(new: str) -> str:
-            return new if merged is None else ", ".join(new if v is self.tokens else "None" for v in inputs)
-
+        given, later = partial(handed, here), partial(handed, {})
         prefill = row_by_row(given, later) if self.reading.carries else at_once(given, at)
         return [stream(more, step, cache, prefill, later, first, self.together, self.on_cpu)]
 

@@ -111,8 +111,7 @@ class StepScope(TorchNodeScope):
         return padding or kept or key in roles.everywhere or key in roles.at_keys
 
     def _is_own_padding(self, i: int) -> bool:
-        """Whether an input says of all positions so far which are real, and the node reads that of the new ones
-        alone."""
+        """Whether an input is the padding of all positions so far, of which the node reads the new ones alone."""
         value = self.node.inputs[i]
         real = isinstance(value, Value) and value.dtype == "padding"
         return real and self.lowering.declared.get(self.node, self.node) not in self.lowering.roles.readers

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within
@@ -43,7 +44,7 @@ from archdsl.backends.torch.program import (
 from archdsl.backends.torch.scope import TorchNodeScope
 from archdsl.backends.torch.tree import NumberLeaf, PyNode, Read, Variable, call_tree, leaves, lift, mapped, py
 from archdsl.ir import dims, static
-from archdsl.ir.dims import Num, Poly, Symbol, Var
+from archdsl.ir.dims import Num, Var
 from archdsl.ir.graph import (
     CallNode,
     CheckNode,
@@ -101,7 +102,7 @@ class StepLowering(Lowering):
         self.apart = apart
         self.trains = False
         self.other = View()
-        """The view of the program that is not lowered just now: without a cache, unless it is that."""
+        """The view of the other program: of that without a cache while a step is lowered, and the other way round."""
         self.lowered.method.name, self.lowered.method.block = name, roles.block
         if self.root and len(graph.outputs) < len(results):
             numbers = ", ".join(str(i + 1) for i in section.reading.results)
@@ -293,7 +294,7 @@ class StepLowering(Lowering):
         known = [x.value for x in self.locals.values() if isinstance(x, Read) and isinstance(x.value, Variable)]
         found = aligned(weaver, plain, step, [v for v in known if v not in self.paired])
         self.paired |= {*weaver.renamed.values()}
-        for name in ("aliases", "locals", "counted"):
+        for name in ("aliases", "locals", "counted") if weaver.renamed else ():
             mine = getattr(self.other, name)
             setattr(self.other, name, {renamed(k, weaver.renamed): renamed(x, weaver.renamed) for k, x in mine.items()})
         return found
@@ -304,15 +305,14 @@ class StepLowering(Lowering):
 
     def agree(self, values: Iterable[Value | None]) -> None:
         """Have tensors in one local, without a cache and with one."""
-        for value in values:
-            if value is not None:
-                plain, step = self.other.aliases.get(value, Read(value)), self.read(value)
-                if plain != step and not (isinstance(step, Read) and Read(self.source.get(step.value)) == plain):
-                    found = Variable(value.name or self.lowered.method.hints.get(value, "h"))
-                    one, other = (Bind((found,), tree, nested=False) for tree in (plain, step))
-                    self.put(Fork((one,), (other,)))
-                    step = Read(found)
-                self.aliases[value] = self.other.aliases[value] = step
+        for value in (v for v in values if v is not None):
+            plain, step = self.other.aliases.get(value, Read(value)), self.read(value)
+            if plain != step and not (isinstance(step, Read) and Read(self.source.get(step.value)) == plain):
+                found = Variable(value.name or self.lowered.method.hints.get(value, "h"))
+                one, other = (Bind((found,), tree, nested=False) for tree in (plain, step))
+                self.put(Fork((one,), (other,)))
+                step = Read(found)
+            self.aliases[value] = self.other.aliases[value] = step
 
     def within(self, graph: Graph, inputs: Sequence[Any], outputs: Sequence[Value]) -> Suite:
         known = dict(self.other.locals)
@@ -371,9 +371,9 @@ class StepLowering(Lowering):
         """Whether a node is a condition on what each step knows."""
         if not isinstance(node, CheckNode):
             return False
-        given = {s for v in self.block.graph.inputs if v not in self.late for d in v.shape for s in symbols(d)}
-        late = {s for v in self.late for d in v.shape for s in symbols(d)} - given
-        return late.isdisjoint((*symbols(node.left), *symbols(node.right)))
+        known = {s for v in self.block.graph.inputs if v not in self.late for d in v.shape for s in d.symbols}
+        late = {s for v in self.late for d in v.shape for s in d.symbols} - known
+        return late.isdisjoint(node.left.symbols | node.right.symbols)
 
     def in_order(self, graph: Graph) -> Sequence[IrNode]:
         """The nodes of a graph, without those that a section writes at the end of the model."""
@@ -449,7 +449,8 @@ class StepLowering(Lowering):
         if not nodes and not held:
             return
         known = dict(self.locals), dict(self.other.locals)
-        plain, step = self.captured_both(lambda: self.compute(nodes, graph), lambda: self.compute(nodes, graph))
+        compute = partial(self.compute, nodes, graph)
+        plain, step = self.captured_both(compute, compute)
         passing = [v for v in self.passing(made, nodes, graph) if v not in held and v not in self.aliases]
         values, start = [*held, *passing], len(self.steps)
         self.steps += self.woven(plain, [self.for_all(s) for s in step])
@@ -528,18 +529,15 @@ class StepLowering(Lowering):
     # --- nodes ---
 
     def node(self, node: IrNode, graph: Graph) -> None:
-        if self.mode == "whole":
-            if isinstance(node, ScanNode) and node in self.roles.carries:
-                self.scan_on(node, graph)
-            else:
-                super().node(node, graph)
+        if isinstance(node, ScanNode) and node in self.roles.carries:
+            self.scan_on(node, graph)
+        elif self.mode == "whole":
+            super().node(node, graph)
         elif isinstance(node, CondNode):
             self.graph(node.otherwise)
             for outer, inner in zip(node.outputs, node.otherwise.outputs, strict=True):
                 assert inner is not None
                 self.put(Bind((outer,), self.read(inner)))
-        elif isinstance(node, ScanNode) and node in self.roles.carries:
-            self.scan_on(node, graph)
         elif not isinstance(node, LossNode):
             super().node(node, graph)
 
@@ -777,12 +775,12 @@ class StepLowering(Lowering):
         if self.mode == "whole":
             for value, tree in zip(starts, trees, strict=True):
                 self.put(Bind((value,), tree, nested=False))
-            self.scan(replace(node, starts=starts), graph)
-            return
-        given = [py("lambda: {x}", x=tree) for tree in trees]
-        self.put(taken(starts, py("{s}.state({*starts})", s=self.state, starts=given)))
+        else:
+            first = [py("lambda: {x}", x=tree) for tree in trees]
+            self.put(taken(starts, py("{s}.state({*starts})", s=self.state, starts=first)))
         self.scan(replace(node, starts=starts), graph)
-        self.put(Do(py("{s}.set_state({*xs})", s=self.state, xs=[self.read(v) for v in node.finals])))
+        if self.mode != "whole":
+            self.put(Do(py("{s}.set_state({*xs})", s=self.state, xs=[self.read(v) for v in node.finals])))
 
     def condition(self, node: CondNode) -> None:
         """`if training`, which no step is."""
@@ -843,8 +841,3 @@ class StepLowering(Lowering):
 def taken(targets: tuple[Value | Variable, ...], tree: Tree) -> Bind:
     """What a method of the cache gives, which is a tuple."""
     return Bind(targets, tree if len(targets) > 1 else py("{x}[0]", x=tree), nested=False)
-
-
-def symbols(n: Num) -> tuple[Symbol, ...]:
-    """The sizes of the running model that a number is made of."""
-    return tuple(n.value.symbols) if isinstance(n.value, Poly) else ()
