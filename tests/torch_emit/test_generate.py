@@ -63,12 +63,7 @@ def compiled(model: Model, seed: int = 0) -> nn.Module:
     """The emitted module, with weights wide enough that every one of them is seen."""
     module: nn.Module = load_source(emit(model, GENERATE))().eval()
     torch.manual_seed(seed)
-    with torch.no_grad():
-        for p in module.parameters():
-            if p.dim() > 1:
-                nn.init.normal_(p, std=0.2)
-            else:
-                p.add_(0.1 * torch.randn_like(p))
+    widen(module)
     return module
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from decode_tools import widen
 from near import distance
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -90,12 +91,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
         folder = tmp_path_factory.mktemp(model.name)
         plain: Any = load_source(emit(model, Extras(frozenset({"generate"}))))().eval()
         torch.manual_seed(0)
-        with torch.no_grad():
-            for p in plain.parameters():
-                if p.dim() > 1:
-                    nn.init.normal_(p, std=0.2)
-                else:
-                    p.add_(0.1 * torch.randn_like(p))
+        widen(plain)
         save_file({k: v.contiguous() for k, v in plain.state_dict().items()}, folder / "own.safetensors")
         archdsl.to_huggingface(model, folder / "hf", weights=folder / "own.safetensors", native=False)
         return Folder(folder / "hf", plain, torch.randint(1, 97, (2, LENGTH)))  # 0 is padding

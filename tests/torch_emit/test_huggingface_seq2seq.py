@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from decode_tools import widen
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -76,12 +77,7 @@ def written(model: Model, folder: Path) -> Folder:
     """Write a folder with weights drawn wide."""
     plain: Any = load_source(emit(model))().eval()
     torch.manual_seed(0)
-    with torch.no_grad():
-        for p in plain.parameters():
-            if p.dim() > 1:
-                nn.init.normal_(p, std=0.2)
-            else:
-                p.add_(0.1 * torch.randn_like(p))
+    widen(plain)
     save_file({k: v.contiguous() for k, v in plain.state_dict().items()}, folder / "own.safetensors")
     archdsl.to_huggingface(
         model, folder / "hf", weights=folder / "own.safetensors", native=False, bos_token_id=START, pad_token_id=0
