@@ -261,15 +261,13 @@ class LibraryLowering(Lowering):
         values = [v for v in kept if isinstance(v, Value)]
         if mask is None or self.is_base:
             raise self.refuse(f"`{node.op.name}` stands outside of a block, or has no mask")
-        index: Tree = py("self.layer_idx")
-        if self.offset:
-            index = py("{i} + {n}", i=index, n=self.offset)
+        index = _place(self.offset)
         self.offset += 1
         hints = self.lowered.method.hints
         roles = [role for _, (_, role) in sorted(node.op.cached_inputs(node).items())]
         found = tuple(Variable(v.name or hints.get(v) or role) for v, role in zip(values, roles, strict=True))
         cache = Read(self.states)
-        self.bound(node.inputs[:1])
+        self.named(node.tensor(0))
         own = cache if self.decoder.encoder is None else py("{c}.self_attention_cache", c=cache)
         update = py("{c}.update({*xs}, {i})", c=own, xs=[self.read(v) for v in values], i=index)
         new = tuple(replace(v) for v in values)
@@ -303,9 +301,7 @@ class LibraryLowering(Lowering):
     def to_source(self, node: OpNode, graph: Graph) -> None:
         """Make the keys and values of the source, or take those that the cache has."""
         makers = self.decoder.crossing[node]
-        index: Tree = py("self.layer_idx")
-        if self.of_source:
-            index = py("{i} + {n}", i=index, n=self.of_source)
+        index = _place(self.of_source)
         self.of_source += 1
         self.postponed.difference_update(makers)
         values = [node.tensor(i) for i in sorted(node.op.cached_inputs(node))]
@@ -328,12 +324,6 @@ class LibraryLowering(Lowering):
         test = py("{c} is not None and {c}.is_updated.get({i})", c=cache, i=index)
         self.put(Conditional(test, Suite((), (), tuple(known)), make, found))
         self.aliases.update(zip(values, map(Read, found), strict=True))
-
-    def bound(self, values: Sequence[Any]) -> None:
-        """Give values that were made last statements of their own."""
-        for i, step in enumerate(self.steps):
-            if isinstance(step, Bind) and any(step.targets == (v,) for v in values):
-                self.steps[i] = replace(step, nested=False)
 
     def cached(self, value: Any, values: Sequence[Value], found: Sequence[Variable]) -> Any:
         """An input of attention as it is with what was kept."""
@@ -422,6 +412,11 @@ def _is_left_out(node: IrNode, decoder: Decoder) -> bool:
     if isinstance(node, LossNode):
         raise decoder.refuse(f"it has a loss of its own, `{node.name}`")
     return isinstance(node, CheckNode) and node.op == "<="
+
+
+def _place(before: int) -> Tree:
+    """The place in the cache of a use of attention, of a block that has so many before it."""
+    return py("self.layer_idx + {n}", n=before) if before else py("self.layer_idx")
 
 
 def encode_name(block: Block) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
@@ -406,6 +406,13 @@ class Lowering:
 
     def read(self, value: Value) -> Tree:
         return self.aliases.get(value) or Read(value)
+
+    def named(self, value: Value) -> Tree:
+        """Read a value that has a local of its own, also where it was made last."""
+        for i, step in enumerate(self.steps):
+            if isinstance(step, Bind) and step.targets == (value,):
+                self.steps[i] = replace(step, nested=False)
+        return self.read(value)
 
     def shared(self, hint: str, tree: Tree, nested: bool = False) -> Tree:
         """A local for an expression that ops want a name for, one for all of them."""

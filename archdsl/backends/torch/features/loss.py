@@ -101,9 +101,8 @@ class LossSection(Section):
         losses = method.losses
         asked, steps = py("{t} is not None", t=Read(targets)), method.steps
         before: tuple[Step, ...] = ()
-        own = losses
+        own = Variable("losses") if losses is not None else None
         if losses is not None:
-            own = Variable("losses")
             test = py("{a} and {l} is None and self.training", a=asked, l=Read(losses))
             before = (Conditional(test, Suite((), (), (py("{{}}"),)), Suite((), (), (Read(losses),)), (own,)),)
             steps = mapped(steps, lambda x: Read(own) if x == Read(losses) else x)

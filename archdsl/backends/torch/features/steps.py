@@ -733,13 +733,6 @@ class StepLowering(Lowering):
         tree = node.op.torch_absorbed(node, scope, Read(rows), keys, values)
         self.put(Bind((node.outputs[0],), tree, nested=False, note=self.note(node.outputs[0], node)))
 
-    def named(self, value: Value) -> Tree:
-        """A value that has a local of its own."""
-        for i, step in enumerate(self.steps):
-            if isinstance(step, Bind) and step.targets == (value,):
-                self.steps[i] = replace(step, nested=False)
-        return self.read(value)
-
     def recurrence(self, node: OpNode, graph: Graph) -> None:
         """An op that begins where it ended."""
         scope = StepScope(self, node)
