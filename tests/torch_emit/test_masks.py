@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torch_emit.emitted import close, gradients, module, same_gradients, spec
+from torch_emit.emitted import close, gradients, module, same_gradients, source, spec
 
 
 def seen(time: int, window: int) -> Tensor:
@@ -116,3 +116,19 @@ def test_compiled_by_length() -> None:
             each.zero_grad()
             (each(tokens) ** 2).mean().backward()
         same_gradients(gradients(made), gradients(plain))
+
+
+@pytest.mark.parametrize("front", [1, 3])
+def test_queries_behind_a_prefix_are_counted_from_its_end(front: int) -> None:
+    """The first query stands where the prefix ends, which is no difference of lengths."""
+    text = f"""model m(x: float[batch, time, 8]) -> [batch, time, 8] {{
+  param front: [1, {front}, 8] = normal(1)
+  kept = concat(expand(front, 0, batch), x, axis: 1) -> split_heads(2)
+  return sdpa(x -> split_heads(2), kept, kept, mask: causal & window(4)) -> merge_heads
+}}"""
+    made, x = module(spec(text)), torch.randn(2, 7, 8)
+    kept = torch.cat((made.front.expand(2, -1, -1), x), 1).unflatten(2, (2, 4)).transpose(1, 2)
+    q = x.unflatten(2, (2, 4)).transpose(1, 2)
+    wanted = F.scaled_dot_product_attention(q, kept, kept, attn_mask=seen(7 + front, 4)[front:])
+    close(made(x), wanted.transpose(1, 2).flatten(2))
+    assert f"torch.arange({front}, {front} + time, device=x.device)" in source(spec(text), frozenset(), "none")

@@ -136,7 +136,8 @@ class MaskTensor(Primitive):
                 if queries.value == keys.value:
                     query = e.py("{key}[:, None]", key=writer.key)
                 else:
-                    query = e.py("torch.arange({1} - {0}, {1}, device={device})[:, None]", device=device)
+                    before = binary("-", keys, queries)
+                    query = e.py("torch.arange({before}, {1}, device={device})[:, None]", before=before, device=device)
                 writer.query = e.let("query", query)
         seen: Tree = writer.write(mask)
         return seen
