@@ -4,6 +4,7 @@ with its own; what a source gives is computed once, or in each step where the ca
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -403,6 +404,26 @@ def test_both_sequences_may_have_padding(tmp_path: Path) -> None:
         want = folder.plain(folder.source, folder.target, folder.real.bool(), known.bool())
         found = loaded(folder.path)(**folder.given, decoder_input_ids=folder.target, decoder_attention_mask=known)
     assert difference(found.logits[known.bool()], want[known.bool()]) < TOLERANCE
+
+
+def test_padding_is_refused_where_no_mask_takes_it(tmp_path: Path) -> None:
+    folder = written(of_layers(FULL), tmp_path)
+    model, takes = loaded(folder.path), {"input_ids": folder.source, "decoder_input_ids": folder.target}
+    with torch.no_grad():
+        whole = model(**takes, attention_mask=torch.ones_like(folder.source))
+        assert difference(whole.logits, folder.logits(folder.target)) < TOLERANCE
+    padded = {"input_ids": folder.source, "attention_mask": folder.real}
+    ways: list[Callable[[], Any]] = [
+        lambda: model(**takes, attention_mask=folder.real),
+        lambda: model.get_encoder()(**padded),
+        lambda: model.generate(**padded, **GREEDY),
+    ]
+    for way in ways:
+        with pytest.raises(ValueError, match="attends to all of a source, and some of it is padding"):
+            way()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        assert difference(compiled(**takes).logits, whole.logits) < TOLERANCE
 
 
 def test_a_source_of_other_lengths_is_refused_by_the_folder_too(tmp_path: Path) -> None:

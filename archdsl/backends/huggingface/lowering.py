@@ -27,7 +27,7 @@ from archdsl.backends.torch.lower import (
     context_kind,
     method_name,
 )
-from archdsl.backends.torch.program import Bind, Conditional, Put, Suite
+from archdsl.backends.torch.program import Bind, Conditional, Do, Put, Suite
 from archdsl.backends.torch.scope import TorchNodeScope
 from archdsl.backends.torch.tree import Made, Part, PyNode, Read, Variable, call_tree, lift, py, word
 from archdsl.ir.dims import Expr, Lit, Num, binary
@@ -392,12 +392,14 @@ class EncoderLowering(Lowering):
         source = next(v for v in self.block.graph.inputs if v is not padding)
         method.hints[source] = "input_ids"
         method.parameters.append(Parameter(source, "Tensor"))
-        if padding is not None:
-            mask = Variable("attention_mask")
-            method.parameters.append(Parameter(mask, "Tensor | None", "None"))
-            if padding in self.block.graph.inputs:
-                all_real = py("torch.ones_like({x}, dtype=torch.bool)", x=Read(source))
-                self.put(real_tokens(padding, mask, all_real))
+        mask = Variable("attention_mask")
+        method.parameters.append(Parameter(mask, "Tensor | None", "None"))
+        if padding is None:
+            self.note_helper("demand_no_padding")
+            self.put(Do(py("demand_no_padding({mask})", mask=Read(mask))))
+        elif padding in self.block.graph.inputs:
+            all_real = py("torch.ones_like({x}, dtype=torch.bool)", x=Read(source))
+            self.put(real_tokens(padding, mask, all_real))
 
     def node(self, node: IrNode, graph: Graph) -> None:
         if not _is_left_out(node, self.decoder):
@@ -471,8 +473,7 @@ class Prelude:
             return
         memory, padding = lowering.block.graph.inputs[-1], lowering.decoder.padding
         encode = PyNode("Attribute", (word("self"), encode_name(lowering.block)))
-        masks = [Read(self.source_mask)] * (padding is not None)
-        call = call_tree(encode, [Read(self.source), *masks])
+        call = call_tree(encode, [Read(self.source), Read(self.source_mask)])
         given = Read(self.encoded)
         result = py("{call} if {given} is None else {given}[0]", call=call, given=given)
         lowering.put(Bind((memory,), result, nested=False))

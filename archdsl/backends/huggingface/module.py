@@ -140,7 +140,6 @@ class LibraryWriter(FileWriter):
         method = before.method
         read = dict.fromkeys(x.name for x in leaves((method.steps, method.results)) if isinstance(x, Part))
         parts = ", ".join(f'"{name}"' for name in read) + "," * (len(read) == 1)
-        mask = ", attention_mask" * (len(method.parameters) > 1)
         yield self.known(
             f"class {classes.encoder_class}(nn.Module):\n"
             f'    """The encoder of {self.original.name}: its parts are those of the model."""\n\n'
@@ -153,7 +152,7 @@ class LibraryWriter(FileWriter):
             f"        self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any\n"
             f"    ) -> Any:\n"
             f'        """Compute hidden states [batch, source, width] for input_ids [batch, source]."""\n'
-            f"        return BaseModelOutput(last_hidden_state=self.{method.name}(input_ids{mask}))"
+            f"        return BaseModelOutput(last_hidden_state=self.{method.name}(input_ids, attention_mask))"
         )
 
     def of_targets(self) -> str:

@@ -70,6 +70,12 @@ def eager_sink_attention(
     return (F.dropout(weights, dropout, module.training) @ v).transpose(1, 2), weights
 
 
+def demand_no_padding(mask: Tensor | None) -> None:
+    """Raise ValueError where a source has padding: this model attends to all of it."""
+    if mask is not None and not torch.compiler.is_compiling() and not mask.all():
+        raise ValueError("attention_mask: this model attends to all of a source, and some of it is padding here")
+
+
 def masked_bias(bias: Tensor, mask: Tensor) -> Tensor:
     """Join a bias of scores with a mask, which is True where a key is attended to, or added to the scores."""
     if mask.dtype == torch.bool:
