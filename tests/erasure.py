@@ -9,7 +9,19 @@ from typing import Any
 
 from archdsl.interop.sameness import Form
 from archdsl.ir.dims import Num, of_atom, with_symbol
-from archdsl.ir.graph import AppendNode, Block, Graph, Model, NewestNode, Node, OnceNode, OpNode, ScanNode, Value
+from archdsl.ir.graph import (
+    AppendNode,
+    Block,
+    FirstNode,
+    Graph,
+    Model,
+    NewestNode,
+    Node,
+    OnceNode,
+    OpNode,
+    ScanNode,
+    Value,
+)
 from archdsl.ir.masks import Mask
 from archdsl.ir.static import SharedModule, each_number
 from archdsl.passes.dce import live
@@ -36,7 +48,9 @@ def erased(step: Stepped) -> Model:
     time = of_atom(step.time)
 
     def number(n: Num) -> Num:
-        value = with_symbol(with_symbol(n.value, step.new.name, time), step.all.name, time)
+        value = n.value
+        for symbol, size in step.as_whole(time).items():
+            value = with_symbol(value, symbol.name, size)
         return Num(value, n.expr, n.origin)
 
     return replace(step.model, block=_Eraser(number).block(step.model.block), symbols=step.whole.symbols)
@@ -66,7 +80,7 @@ class _Eraser:
         return Graph(inputs, tuple(nodes), tuple(None if v is None else self.value(v) for v in graph.outputs))
 
     def node(self, node: Node, nodes: list[Node]) -> None:
-        if isinstance(node, AppendNode | NewestNode):
+        if isinstance(node, AppendNode | NewestNode | FirstNode):
             self.values[node.output] = self.value(node.value)
         elif isinstance(node, OnceNode):
             inner = self.graph(node.body)

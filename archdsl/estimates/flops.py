@@ -557,7 +557,8 @@ def decode_work(model: Model) -> Total:
     Raises ArchError E0504 where there is no such step."""
     step = stepped(model)
     total = _Steps(unroll_step(step)).total
-    return total.where(step.new.name, 1).where(step.all.name, of_atom(step.time))
+    total = total.where(step.new.name, 1).where(step.all.name, of_atom(step.time))
+    return total if step.first is None else total.where(step.first.name, 0)
 
 
 class _Steps:
@@ -610,7 +611,8 @@ class _Steps:
                 total.add(costing(node.node, part.amount, given or ((),) * len(node.inputs), hidden))
             for inner in node.blocks.values():
                 self.experts(node, inner, node.node.inputs[0], total)
-            self.memo[key] = total.where(self.found.of.all.name, 1) if node in self.found.chain else total
+            chained = node in self.found.chain
+            self.memo[key] = total.where(self.found.of.all.name, self.found.one_projected) if chained else total
         return self.memo[key]
 
     def experts(self, node: FlatOp, inner: FlatGraph, x: Any, into: Total) -> None:

@@ -194,7 +194,7 @@ class _KernelWalk(Sized):
         self.projected: _KernelWalk | None = None
         """Keys and values that are projections of what is kept: queries are projected instead, at the new positions."""
         if step is not None and step.chain:
-            self.projected = _KernelWalk({**sizes, step.of.all.name: 1}, dtype, fused, None, cut)
+            self.projected = _KernelWalk({**sizes, step.of.all.name: step.one_projected}, dtype, fused, None, cut)
             self.projected.wants = self.wants
 
     def amount(self, amount: Amount) -> int:
@@ -327,7 +327,8 @@ class _KernelWalk(Sized):
         if self.step is None or not self.step.of_all(node.tensor(i)):
             return 1.0
         bound = node.node.op.lookback(node.node, i) if i in node.node.op.cached_inputs(node.node) else None
-        positions = self.sizes[self.step.of.all.name]
+        (axis,) = self.step.of_all(node.tensor(i))[-1:]
+        positions = whole_at(node.tensor(i).shape[axis].value, self.sizes)
         return 1.0 if bound is None else min(1.0, (bound + 1) / positions)
 
     def written(self, node: FlatOp, around: _Around) -> list[float]:

@@ -362,7 +362,6 @@ def decode_tensors(steps: FlatStep, sizes: Mapping[str, int], cut: Cut) -> Itera
 def _between(steps: FlatStep, sizes: Mapping[str, int], cut: Cut) -> Iterator[_Kept]:
     """Caches and states, in the order of the layers."""
     alone = {**sizes, **({"batch": 1} if "batch" in sizes else {})}
-    time = sizes[steps.of.all.name]
     counted: dict[int, tuple[int, int]] = {}
     for kept in steps.kept:
         if id(kept.shape) not in counted:  # the layers of a stack share it
@@ -373,8 +372,9 @@ def _between(steps: FlatStep, sizes: Mapping[str, int], cut: Cut) -> Iterator[_K
             continue
         (value,) = kept.node.outputs
         share = cut.share(value)
-        held = round(one / time / share), round(every / share)
-        yield _Kept("cache", kept.role, kept.path, kept.dtype, *held, time, kept.window)
+        positions = whole_at(kept.shape[kept.axis].value, dict(sizes))
+        held = round(one / positions / share), round(every / share)
+        yield _Kept("cache", kept.role, kept.path, kept.dtype, *held, positions, kept.window)
 
 
 def _once(steps: FlatStep, sizes: Mapping[str, int], cut: Cut) -> Iterator[_Kept]:

@@ -162,7 +162,7 @@ class Prefill(Serving):
 
 def own_tail(graph: FlatGraph, step: FlatStep) -> list[FlatOp]:
     """The last nodes of a model's graph that look at no position of the decoded sequence but their own."""
-    forms = Forms(step.of.time, graph.inputs[0].shape[0].value)
+    forms = Forms(step.of.time, graph.inputs[0].shape[0].value, step.of.first is not None)
     moving = {v for v in graph.inputs if forms.axes(v)}
     for node in graph.nodes:
         if not moving.isdisjoint(node.inputs):
@@ -172,6 +172,8 @@ def own_tail(graph: FlatGraph, step: FlatStep) -> list[FlatOp]:
         if isinstance(node, FlatParam) or (isinstance(node, FlatOp) and not any(map(forms.axes, node.outputs))):
             continue
         if not isinstance(node, FlatOp) or any(v not in moving for _, v in forms.timed(node.inputs)):
+            break
+        if any(forms.front(v) for v in (*(v for _, v in forms.timed(node.inputs)), *node.outputs)):
             break
         taken = forms.take(node.node)
         if taken.states or any(ALL in form for form in (*taken.forms, *(form for _, form, _ in taken.wanted))):

@@ -287,6 +287,20 @@ class NewestNode(Entity):
         return (self.output,)
 
 
+class FirstNode(Entity):
+    """The places of a tensor that stand in front of the sequence: along an axis all of them in the first step, none in
+    later ones."""
+
+    value: Value
+    output: Value
+    axis: int
+    span: Span | None = None
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return (self.output,)
+
+
 class OnceNode(Entity):
     """What depends on other inputs than the sequence alone: the first step computes it and all steps read it. Its names
     are those of the graph around, whose values it may read."""
@@ -310,6 +324,7 @@ Node = (
     | LossNode
     | AppendNode
     | NewestNode
+    | FirstNode
     | OnceNode
 )
 
@@ -359,7 +374,7 @@ def operands(node: Node) -> Iterator[Value]:
         yield from node.starts
     elif isinstance(node, ScanNode):
         yield from (v for v in (*node.starts, *node.sequences) if isinstance(v, Value))
-    elif isinstance(node, CausalNode | LossNode | AppendNode | NewestNode):
+    elif isinstance(node, CausalNode | LossNode | AppendNode | NewestNode | FirstNode):
         yield node.value
 
 

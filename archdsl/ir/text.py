@@ -17,6 +17,7 @@ from archdsl.ir.graph import (
     CausalNode,
     CheckNode,
     CondNode,
+    FirstNode,
     Graph,
     Handle,
     Init,
@@ -292,6 +293,8 @@ class _BlockPrinter:
             ]
         if isinstance(node, NewestNode):
             return [f"{self.typed(node.output)} = newest({self.use(node.value)}, axis: {node.axis})"]
+        if isinstance(node, FirstNode):
+            return [f"{self.typed(node.output)} = first({self.use(node.value)}, axis: {node.axis})"]
         if isinstance(node, OnceNode):
             return self._braced(f"{self._outputs(node)} = once {node.name}", node.body)
         if isinstance(node, LoopNode):

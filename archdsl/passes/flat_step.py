@@ -151,8 +151,8 @@ class FlatStep(Entity):
         """Nodes that read queries or keys by their distance, or compute with indices of keys: no padding may stand
         between two of them."""
         of = self.of
-        forms = Forms(of.time, self.step.inputs[0].shape[0].value)
-        whole = dict.fromkeys((of.new, of.all), of_atom(of.time))
+        forms = Forms(of.time, self.step.inputs[0].shape[0].value, of.first is not None)
+        whole = of.as_whole(of_atom(of.time))
         found: set[FlatNode] = set()
         indices: set[Value] = set()
         for node in self.step.nodes:
@@ -224,6 +224,13 @@ class FlatStep(Entity):
         """Ops that compute keys and values from what they are projections of."""
         return {n for latent in self.latents.values() for n in latent.chain}
 
+    @cached_property
+    def one_projected(self) -> int:
+        """How many positions of tokens there are in all where keys and values that are computed from what they are
+        projections of have one."""
+        axes = (v.shape[self.of_all(v)[0]] for n in self.chain for v in n.outputs)
+        return 1 - max((in_front(d, self.of.all) for d in axes), default=0)
+
     def appended(self, value: Value) -> list[FlatForm]:
         """What appends the new positions that a tensor has with all others, which may stand behind a fixed prefix."""
         if (form := self.form_of(value)) is not None:
@@ -233,8 +240,17 @@ class FlatStep(Entity):
             return []
         return [form for v in maker.inputs if isinstance(v, Value) for form in self.appended(v)]
 
+    def makes_front(self, node: FlatNode) -> bool:
+        """Whether a node reads or makes what has other positions in the first step than those of the tokens."""
+        tensors = [v for v in (*node.inputs, *node.outputs) if isinstance(v, Value)]
+        first = self.of.first
+        return first is not None and any(has(d, first) for v in tensors for d in v.shape)
+
     def is_behind(self, node: FlatNode) -> bool:
-        """Whether an op that depends on the sequence makes all of its positions behind a fixed prefix."""
+        """Whether an op that depends on the sequence makes all of its positions behind a prefix that each step puts
+        there."""
+        if self.of.first is not None:
+            return False
         one = [v for v in node.outputs if v in self.moving and len(self.of_all(v)) == 1 and not self.is_new(v)]
         return any(in_front(v.shape[self.of_all(v)[0]], self.of.all) for v in one)
 
@@ -297,6 +313,8 @@ class FlatStep(Entity):
     def _is_own(self, node: FlatNode) -> bool:
         """Whether a node looks at no position but its own."""
         if isinstance(node, FlatForm | FlatScan) or (isinstance(node, FlatOp) and node.node.kept):
+            return False
+        if self.makes_front(node):
             return False
         tensors = [v for v in node.inputs if isinstance(v, Value)]
         return not any(v in self.positional for v in tensors) and not any(map(self.of_all, (*tensors, *node.outputs)))

@@ -21,6 +21,7 @@ from archdsl.ir.graph import (
     Block,
     CallNode,
     CondNode,
+    FirstNode,
     Graph,
     Handle,
     Input,
@@ -107,7 +108,7 @@ class FlatScan(Entity):
 class FlatForm(Entity):
     """In a step of decoding, what gives a tensor in its other form."""
 
-    node: AppendNode | NewestNode
+    node: AppendNode | NewestNode | FirstNode
     value: Value
     output: Value
     path: str
@@ -253,7 +254,7 @@ class Flattener:
                 self.nodes.append(scope.add(node, found))
             case WeightNode():
                 self.weight(node, scope)
-            case AppendNode() | NewestNode():
+            case AppendNode() | NewestNode() | FirstNode():
                 made = FlatForm(node, scope.values[node.value], fresh(node.output, scope), scope.prefix.rstrip("."))
                 self.nodes.append(scope.add(node, made))
             case OnceNode():

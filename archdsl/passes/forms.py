@@ -1,5 +1,6 @@
-"""Along time a tensor is wanted in one of two forms: its new positions, or all of them so far. What one op asks of its
-inputs so that its results have theirs."""
+"""Along time a tensor is wanted in one of two forms: its new positions, or all of them so far. What stands in front of
+the sequence is wanted in the first step alone, where it goes through the layers. What one op asks of its inputs so that
+its results have theirs."""
 
 from __future__ import annotations
 
@@ -17,14 +18,17 @@ from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import At, Reads, State, same
 from archdsl.ir.static import numbers_of
 
-NEW, ALL, FIXED = "new", "all", ""
+NEW, ALL, FIXED, FIRST = "new", "all", "", "first"
 Form = tuple[str, ...]
-"""For each axis of a tensor: NEW or ALL positions of the sequence, FIXED where it has nothing to do with time."""
+"""For each axis of a tensor: NEW or ALL positions of the sequence; FIXED where it has nothing to do with time; FIRST
+where its places, in front of those of the sequence, are there in the first step alone."""
 OTHERS = "reads positions behind a fixed prefix that are not its own"
-BEHIND = (
-    "keys and values of attention may stand behind a fixed prefix, `concat(own, k, axis: 2)`; positions of a model's "
-    "own that go through its layers have no step: let them be tokens, with which each prompt begins"
-)
+BEHIND = "places in front of a sequence may be put there, `concat(own, x, axis: 1)`, and cut off again, `x[:, n:]`"
+
+
+class BehindError(ArchError):
+    """Places in front of the sequence are read otherwise than by what reads all positions: each step cannot put them
+    there again."""
 
 
 class Taken(Frozen):
@@ -41,11 +45,15 @@ class Taken(Frozen):
 
 
 class Forms:
-    """The forms of tensors along one sequence. `batch` is the size of the axis of its rows."""
+    """The forms of tensors along one sequence. `batch` is the size of the axis of its rows.
 
-    def __init__(self, time: Symbol, batch: Size) -> None:
+    Places in front of the sequence are put there in each step, unless they are `led` through the layers by the first
+    one, as its positions are."""
+
+    def __init__(self, time: Symbol, batch: Size, led: bool = False) -> None:
         self.time = time
         self.batch = batch
+        self.led = led
 
     def axes(self, value: Value) -> list[int]:
         """The axes of a tensor that grow with the sequence."""
@@ -62,11 +70,11 @@ class Forms:
 
     def natural(self, value: Value) -> Form:
         """The form in which what depends on the sequence is computed: new positions along the first axis of time, all
-        along the second; all behind a fixed prefix."""
+        along the second; all behind a prefix that each step puts there."""
         axes = self.axes(value)
         form = [FIXED] * value.rank
         for axis, one in zip(axes, (NEW, ALL), strict=False):
-            form[axis] = ALL if in_front(value.shape[axis], self.time) else one
+            form[axis] = ALL if in_front(value.shape[axis], self.time) and not self.led else one
         return tuple(form)
 
     def whole(self, value: Value) -> Form:
@@ -85,7 +93,8 @@ class Forms:
         forms = [self.result(node, v, whole) for v in node.outputs]
         for i in range(len(node.outputs)):
             self.demand_merged(node, i)
-            self.demand_behind(node, i)
+            if not self.led:
+                self.demand_behind(node, i)
         states = self.states(node, whole)
         found: list[tuple[int, Form, str]] = []
         for i, value in self.timed(node.inputs):
@@ -95,12 +104,22 @@ class Forms:
                     wanted[axis] = self.of_pairs(node, i, axis, forms[0])
                 elif kept.get(i, (None, ""))[0] == axis:
                     wanted[axis] = ALL
-                elif states and self.front(value):
-                    raise blame(node, OTHERS, BEHIND)
+                elif states and self.front(value) and not self.led:
+                    raise behind(node)
                 else:  # a recurrence keeps for itself what it needs of earlier positions
                     wanted[axis] = NEW if states else self.wanted(node, i, axis, forms)
             found.append((i, tuple(wanted), kept.get(i, (0, ""))[1]))
+        found += [(i, form, "") for i, form in self.in_first_step(node, forms[0]).items()]
         return Taken(tuple(forms), self.length(node, forms[0]), states, bool(kept), tuple(found))
+
+    def in_first_step(self, node: OpNode, form: Form) -> dict[int, Form]:
+        """Inputs without an axis of time that an op joins to new positions, and the form in which it reads them."""
+        found: dict[int, Form] = {}
+        axis = next((a for a, f in enumerate(form) if f == NEW), None)
+        for i, value in enumerate(node.inputs if self.led and node.op.joins and axis is not None else ()):
+            if isinstance(value, Value) and not self.axes(value):
+                found[i] = tuple(FIRST if a == axis else FIXED for a in range(value.rank))
+        return found
 
     def result(self, node: Any, value: Value, whole: bool = False) -> Form:
         """The form in which a node makes a result that depends on the sequence. Raises ArchError E0504 where no step
@@ -110,8 +129,8 @@ class Forms:
             return self.whole(value)
         for i, axis in enumerate(axes):
             front = in_front(value.shape[axis], self.time)
-            if front and i < 1 < len(axes):
-                raise blame(node, f"makes pairs of {value.shape[axis]} positions", BEHIND)
+            if front and i < 1 < len(axes) and not self.led:
+                raise behind(node, f"makes pairs of {value.shape[axis]} positions")
             if not (front or _linear(value.shape[axis], self.time)):
                 given = isinstance(node, OpNode) and any(has(n, self.time) for n in numbers_of(node.options))
                 help_ = "with a fixed number it has a step, of sequences that are at least as long" if given else ""
@@ -140,8 +159,19 @@ class Forms:
         read = node.op.reads_of(node, 0)[i][axis]
         if isinstance(read, At) and not any(form[a] for a, _ in read.axes) and not read.also:
             raise blame(node, "reads a position that is always the same one")
-        own = None if read is None or read.earlier else own_axis(read)
+        own = self.own(node, 0, read, node.tensor(i).shape[axis])
         return (form[own] if own is not None else FIXED) or ALL
+
+    def own(self, node: OpNode, result: int, read: At | None, size: Num) -> int | None:
+        """The axis of a result at whose position alone an op reads along an axis of that size. Places in front of the
+        sequence that go through the layers are counted with its positions: these end where those end that are made of
+        them."""
+        if read is None or read.earlier:
+            return None
+        if self.led and len(read.axes) == 1:
+            made = node.outputs[result].shape[read.axes[0][0]]
+            read = shifted(read, in_front(made, self.time) - in_front(size, self.time))
+        return own_axis(read)
 
     def wanted(self, node: OpNode, i: int, axis: int, forms: Sequence[Form]) -> str:
         """The form that an axis of an input is needed in."""
@@ -152,7 +182,7 @@ class Forms:
         tensor = node.tensor(i)
         if not reads_numbers(node, i):
             return self.natural(tensor)[axis]
-        if any(map(self.front, node.outputs)):
+        if any(map(self.front, node.outputs)) and not self.led:
             return ALL
         for r, form in enumerate(forms):
             reads: Sequence[Reads] = node.op.reads_of(node, r)
@@ -160,27 +190,38 @@ class Forms:
             if isinstance(read, At) and not read.axes and not read.also:
                 raise blame(node, "reads a position that is always the same one")
             if isinstance(read, At) and read.also:  # the place of the query as well as that of the key
-                owns = [own_axis(replace(r, also=())) for r in (read, *read.also)]
+                owns = [self.own(node, r, replace(one, also=()), tensor.shape[axis]) for one in (read, *read.also)]
                 if None not in owns:
                     found.add(ALL if any(form[o] == ALL for o in owns if o is not None) else NEW)
                     continue
-            own = None if read is None or read.earlier else own_axis(read)
-            if own is not None and in_front(node.outputs[r].shape[own], self.time) != self.front(tensor):
+            own = self.own(node, r, read, tensor.shape[axis])
+            if not self.led and own is not None and self.moves_front(node, r, own, tensor):
                 own = None
+            if (
+                self.led
+                and own is None
+                and read is not None
+                and any(self.moves_front(node, r, a, tensor) for a, _ in read.axes)
+            ):
+                raise blame(node, OTHERS, BEHIND)
             position = form[own] if own is not None else FIXED
             found.add(position or ALL)
             if isinstance(read, At) and not position and not self.states(node):
                 if self.front(tensor):
-                    raise blame(node, OTHERS, BEHIND)
+                    raise behind(node)
                 raise blame(node, "reads positions beside its own")
         return NEW if found == {NEW} else ALL
+
+    def moves_front(self, node: OpNode, result: int, axis: int, tensor: Value) -> bool:
+        """Whether other places stand in front of the sequence along an axis of a result than in a tensor."""
+        return in_front(node.outputs[result].shape[axis], self.time) != self.front(tensor)
 
     def distance(self, node: OpNode, which: int) -> bool:
         """Whether an op reads other positions than the own along the first or the second axis of time of a tensor that
         has two, and not just all keys; or adds positions."""
         pairs = [v for v in node.outputs if len(self.axes(v)) == 2]
         sizes = [v.shape[self.axes(v)[which]] for v in pairs]
-        if any(not is_time(d, self.time) and not (which and in_front(d, self.time)) for d in sizes):
+        if any(not is_time(d, self.time) and not ((which or self.led) and in_front(d, self.time)) for d in sizes):
             return True
         if node.op.cached_inputs(node):
             return False
@@ -223,7 +264,7 @@ class Forms:
             for a in self.axes(tensor) if reads_numbers(node, i) else ():
                 read = shifted(reads[i][a], front - in_front(tensor.shape[a], self.time))
                 if read is None or read.earlier or own_axis(read) != axis:
-                    raise blame(node, OTHERS, BEHIND)
+                    raise behind(node)
 
     # --- rows one after another ---
 
@@ -270,9 +311,13 @@ class Forms:
         grown = [a for a, (h, w) in enumerate(zip(have, wanted, strict=True)) if h == NEW and w == ALL]
         if not grown:
             return None
-        if len(self.axes(value)) > 1 or not is_time(value.shape[grown[0]], self.time):
+        if len(self.axes(value)) > 1 or not self.grows(value.shape[grown[0]]):
             raise blame(node, f"reads all positions of a tensor {shown(value)} that grows with every token")
         return grown[0]
+
+    def grows(self, size: Num) -> bool:
+        """Whether an axis grows by one with each token, and has its new positions at its end."""
+        return is_time(size, self.time) or (self.led and in_front(size, self.time) > 0)
 
 
 def has(size: Num, time: Symbol) -> bool:
@@ -301,6 +346,11 @@ def blame(node: Any, what: str, help: str = "") -> ArchError:
     whole = "compile the model without `--decode` and `--with generate`: it then takes the whole sequence each time"
     name = f"`{node.op.name}`" if isinstance(node, OpNode) else "the scan"
     return refuse(f"{name} cannot be taken step by step: it {what}", node.span, help or whole)
+
+
+def behind(node: Any, what: str = OTHERS) -> BehindError:
+    """The error for a node that reads what stands in front of the sequence otherwise than whole."""
+    return BehindError(blame(node, what, BEHIND).diagnostics)
 
 
 def reads_numbers(node: OpNode, i: int) -> bool:

@@ -25,7 +25,7 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.walk import block_tensors
 from archdsl.passes.dce import live
-from archdsl.passes.forms import ALL, BEHIND, Forms, blame, has, reads_numbers, shown
+from archdsl.passes.forms import ALL, Forms, behind, blame, has, reads_numbers, shown
 
 
 class Kind(IntEnum):
@@ -138,8 +138,8 @@ class Kinds:
         """Raise ArchError E0504 for a scan of the sequence that reads other positions than those of its slices."""
         along = any(has(v.shape[1], self.forms.time) for v in node.sequences)
         for value in reads(node):
-            if self.forms.front(value):
-                raise blame(node, f"reads {shown(value)}, which has a fixed prefix", BEHIND)
+            if self.forms.front(value) and not self.forms.led:
+                raise behind(node, f"reads {shown(value)}, which has a fixed prefix")
             if self.forms.axes(value) and along and value not in node.sequences:
                 raise blame(node, f"reads {shown(value)}, which has an axis of time, at every step")
             if self.forms.axes(value) and kind[value] == Kind.POSITIONS:

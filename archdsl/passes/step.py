@@ -43,8 +43,9 @@ from archdsl.diagnostics import ArchError
 from archdsl.frozen import Entity
 from archdsl.ir import verify
 from archdsl.ir.dims import Num, Poly, Symbol, free_names
+from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import Block, Model, Node
-from archdsl.passes.forms import ALL, NEW, Forms, has
+from archdsl.passes.forms import ALL, FIRST, NEW, BehindError, Forms, has, in_front
 from archdsl.passes.kinds import Kind, Kinds
 from archdsl.passes.sequence import DecodedSequence
 from archdsl.passes.step_asks import Asks, Made, Wants
@@ -63,6 +64,8 @@ class Stepped(Entity):
     time: Symbol
     new: Symbol
     all: Symbol
+    first: Symbol | None
+    """1 in the first step, 0 in all later ones, where places in front of the sequence go through the layers."""
     origins: Mapping[Node, Node] = field(repr=False)
     """What a node of a step stands for in the whole model, where it is another."""
 
@@ -71,8 +74,21 @@ class Stepped(Entity):
         return has(size, self.new) or has(size, self.all)
 
     def sizes(self, sizes: Mapping[str, int], new: int = 1) -> dict[str, int]:
-        """The sizes of the model, with those of a step of so many new positions; the length counts these, too."""
-        return {**sizes, self.new.name: new, self.all.name: sizes[self.time.name]}
+        """The sizes of the model, with those of a later step of so many new positions; the length counts these, too."""
+        first = {self.first.name: 0} if self.first is not None else {}
+        return {**sizes, self.new.name: new, self.all.name: sizes[self.time.name], **first}
+
+    def front(self, size: Num) -> int:
+        """How many places that go through the layers stand in front of the sequence along an axis of new positions, in
+        the first step, or of all."""
+        if self.first is None:
+            return 0
+        size = size.where(self.first.name, 1)
+        return in_front(size, self.new) or in_front(size, self.all)
+
+    def as_whole(self, length: Size) -> dict[Symbol, Size]:
+        """The sizes of the first step, where all positions of so many are new."""
+        return {self.new: length, self.all: length, **({self.first: 1} if self.first is not None else {})}
 
 
 @lru_cache(maxsize=4)
@@ -81,13 +97,17 @@ def stepped(model: Model, latents: bool = True) -> Stepped:
     Raises ArchError E0504 where its first output depends on later positions, or an op has no step."""
     sequence = DecodedSequence.of(model)
     stepper = _Stepper(model, sequence.time, latents)
-    found = stepper.step((0,))
+    try:
+        found = stepper.step((0,))
+    except BehindError:
+        stepper = _Stepper(model, sequence.time, latents, led=True)
+        found = stepper.step((0,))
     sequence.demand_known()
     for i, kind in enumerate(stepper.results):
         follows = kind == Kind.SEQUENCE and sequence.is_followed_by(stepper.outputs[i])
         if i and (follows or kind == Kind.WEIGHTS):
             try:
-                found = _Stepper(model, sequence.time, latents).step((*found.results, i))
+                found = _Stepper(model, sequence.time, latents, found.first is not None).step((*found.results, i))
             except ArchError as problem:
                 if problem.diagnostics[0].code != "E0504":
                     raise
@@ -98,14 +118,15 @@ class _Stepper:
     """Rewrites the blocks of a model for one step, each once for the kinds of its tensors and the forms asked of its
     results."""
 
-    def __init__(self, model: Model, time: Symbol, latents: bool) -> None:
+    def __init__(self, model: Model, time: Symbol, latents: bool, led: bool = False) -> None:
+        """With `led` places in front of the sequence go through the layers in the first step."""
         self.time, self.latents = time, latents
-        self.symbols = {NEW: Symbol(f"new {time}"), ALL: Symbol(f"all {time}")}
+        self.symbols = {form: Symbol(f"{form} {time}") for form in ((NEW, ALL, FIRST) if led else (NEW, ALL))}
         self.origins: dict[Node, Node] = {}
         self.made: dict[Hashable, Made] = {}
         self.model, block = model, model.block
         moving = self.moving = [v for v in block.graph.inputs if any(has(d, time) for d in v.shape)]
-        forms = Forms(time, moving[0].shape[0].value)
+        forms = Forms(time, moving[0].shape[0].value, led)
         self.kinds = Kinds(forms)
         self.given = tuple(Kind.SEQUENCE if v in moving else Kind.ONCE for v in block.graph.inputs)
         self.kind, self.results = self.kinds.kinds(block, self.given)
@@ -124,7 +145,10 @@ class _Stepper:
         symbols = dict.fromkeys(s for size in sizes if isinstance(size, Poly) for s in size.symbols)
         step = replace(self.model, block=made.block, symbols=tuple(symbols))
         verify.checked(step, verify.violations, "taking a step")
-        return Stepped(self.model, step, results, time, self.symbols[NEW], self.symbols[ALL], self.origins)
+        new, every, first = (self.symbols.get(form) for form in (NEW, ALL, FIRST))
+        assert new is not None
+        assert every is not None
+        return Stepped(self.model, step, results, time, new, every, first, self.origins)
 
     def run(
         self, block: Block, given: tuple[Kind, ...], wants: Wants, timed: frozenset[str], scan: bool, root: bool = False

@@ -22,7 +22,7 @@ from archdsl.ir.graph import (
     reads,
 )
 from archdsl.passes.cut import minimum_cut
-from archdsl.passes.forms import ALL, FIXED, NEW, Form, blame, is_time, own_axis, reads_numbers, refuse, shown
+from archdsl.passes.forms import ALL, FIXED, NEW, Form, blame, reads_numbers, refuse, shown
 from archdsl.passes.kinds import Kind, Kinds, inference_nodes, kinds_given, values_of
 from archdsl.passes.step_sizes import StepSizes
 
@@ -195,13 +195,13 @@ class Asks:
             return False
         inputs = self.positions_read(node, outputs)
         tensors = [*zip(node.outputs, outputs, strict=True), *((node.tensor(i), form) for i, form in inputs.items())]
-        whole = all(is_time(v.shape[a], self.forms.time) for v, form in tensors for a, f in enumerate(form) if f == NEW)
+        whole = all(self.forms.grows(v.shape[a]) for v, form in tensors for a, f in enumerate(form) if f == NEW)
         return whole and self.sizes.assigned(node, inputs, outputs) is not None
 
     def positions_read(self, node: OpNode, outputs: Sequence[Form]) -> dict[int, Form]:
         """The forms in which the inputs are read of an op that is computed in a form: its own position in that form,
         everything else whole."""
-        found = {}
+        found = self.forms.in_first_step(node, outputs[0]) if outputs else {}
         for i, value in self.forms.timed(node.inputs):
             if not reads_numbers(node, i):
                 found[i] = self.natural(value)
@@ -211,7 +211,7 @@ class Asks:
                 wanted = set()
                 for r, output in enumerate(outputs):
                     read = node.op.reads_of(node, r)[i][axis]
-                    own = None if read is None or read.earlier else own_axis(read)
+                    own = self.forms.own(node, r, read, value.shape[axis])
                     wanted.add((output[own] if own is not None else FIXED) or ALL)
                 form[axis] = NEW if wanted == {NEW} else ALL
             found[i] = tuple(form)
@@ -237,7 +237,7 @@ class Asks:
         taken = self.forms.take(node, node in self.whole)
         if self.latents and node.op.reads_latent(node) and not taken.states:
             self.narrow(node, [i for i, form, _ in taken.wanted if i in node.op.cached_inputs(node) and ALL in form])
-        behind = any(map(self.forms.front, node.outputs))
+        behind = not self.forms.led and any(map(self.forms.front, node.outputs))
         above = [r.role for v in node.outputs if behind for r in self.asked.get(v, {}).values()]
         wanted = {i: (form, role or next(iter(above), "")) for i, form, role in taken.wanted}
         for i, value in enumerate(node.inputs):
@@ -309,9 +309,9 @@ class Asks:
 
     def carried(self, value: Value) -> list[Pattern]:
         """The forms in which a loop hands a tensor on: its own, where several are asked of what depends on the
-        sequence."""
-        asked = self.asked.get(value, {})
-        one = self.kind[value] == Kind.SEQUENCE and len(self.forms.axes(value)) < 2
+        sequence, or of what has no axis of time."""
+        asked, axes = self.asked.get(value, {}), len(self.forms.axes(value))
+        one = axes < 2 if self.kind[value] == Kind.SEQUENCE else not axes
         forms = [self.natural(value)] if asked and one else list(asked)
         return [tuple(f for f in form if f) for form in forms]
 

@@ -1,5 +1,6 @@
 """The sizes of a step in the names of a block: each name that depends on the length of the sequence has one for the new
-positions and one for all."""
+positions and one for all. Places in front of the sequence that go through the layers are new in the first step: their
+number is multiplied by a size that is 1 in it, and 0 in all later ones."""
 
 from __future__ import annotations
 
@@ -9,16 +10,33 @@ from itertools import product
 from typing import Any
 
 from archdsl.diagnostics import ArchError
-from archdsl.ir.dims import Expr, Num, Shape, Symbol, Var, free_names, of_atom, same_shape, substitute, with_symbol
+from archdsl.ir.dims import (
+    Bin,
+    Expr,
+    Num,
+    Shape,
+    Symbol,
+    Var,
+    add,
+    expr_text,
+    free_names,
+    mul,
+    of_atom,
+    same_shape,
+    sub,
+    substitute,
+    with_symbol,
+)
 from archdsl.ir.graph import Input, OpNode, Value
 from archdsl.ir.reapplied import results
 from archdsl.ir.signature import spread
 from archdsl.ir.static import each_number, numbers_of
-from archdsl.passes.forms import ALL, FIXED, NEW, Form, has
+from archdsl.passes.forms import ALL, FIRST, FIXED, NEW, Form, has, in_front, is_time, refuse
 
 
 class StepSizes:
-    """Sizes of one block, whose names `timed` depend on the length `time`. `symbols` are the two that stand for it."""
+    """Sizes of one block, whose names `timed` depend on the length `time`. `symbols` are those that stand for
+    it, by their forms: that of FIRST, where places in front of it are new in the first step."""
 
     def __init__(
         self, time: Symbol, symbols: Mapping[str, Symbol], timed: frozenset[str], local: Mapping[str, Expr]
@@ -37,16 +55,39 @@ class StepSizes:
     def num(self, n: Num, form: str) -> Num:
         """A number with the length of the sequence in a form; one that only mentions it (`batch * time / time`) is the
         same in either."""
+        if form == FIRST:
+            return Num(mul(n.value, of_atom(self.symbols[FIRST])), self.at_first(self.expr(n.expr, ALL)), n.origin)
         if not self.names_time(n.expr):
             return n
-        return Num(with_symbol(n.value, self.time.name, of_atom(self.symbols[form])), self.expr(n.expr, form), n.origin)
+        front = in_front(n, self.time) if form == NEW and FIRST in self.symbols else 0
+        value = with_symbol(n.value, self.time.name, of_atom(self.symbols[form]))
+        if front:
+            value = add(sub(value, front), mul(front, of_atom(self.symbols[FIRST])))
+        return Num(value, self.expr(n.expr, form, is_time(n, self.time) or front > 0), n.origin)
 
-    def expr(self, expr: Expr, form: str) -> Expr:
-        """An expression with the length in a form: each name that depends on it has one for either."""
+    def expr(self, expr: Expr, form: str, grows: bool = True) -> Expr:
+        """An expression with the length in a form: each name that depends on it has one for either. `grows` says that
+        it is the number of positions along some axis."""
         names = {n: e for n in free_names(expr) if n in self.timed and (e := self.local.get(n)) is not None}
         if names:
-            return self.expr(substitute(expr, names), form)
+            return self.expr(substitute(expr, names), form, grows)
+        if form == NEW and FIRST in self.symbols and grows:
+            return self.at_new(expr)
         return substitute(expr, {n: Var(f"{form} {n}") for n in free_names(expr) if n in self.timed})
+
+    def at_new(self, expr: Expr) -> Expr:
+        """The number of new positions along an axis: those in front are new in the first step."""
+        if not self.names_time(expr):
+            return self.at_first(expr)
+        if isinstance(expr, Var):
+            return Var(f"{NEW} {expr.name}")
+        if isinstance(expr, Bin) and expr.op in ("+", "-"):
+            return Bin(expr.op, self.at_new(expr.left), self.at_new(expr.right))
+        raise refuse(f"the length `{expr_text(expr)}` is not spelled as a sum: no step knows how much of it is new")
+
+    def at_first(self, expr: Expr) -> Expr:
+        """A number of places that are new in the first step."""
+        return Bin("*", expr, Var(self.symbols[FIRST].name))
 
     def speaks(self, value: Any) -> bool:
         """Whether a number in a static value depends on the length of the sequence."""
@@ -75,21 +116,36 @@ class StepSizes:
             for i, v in enumerate(node.inputs)
         )
         due = [self.shape(v, form) for v, form in zip(node.outputs, outputs, strict=True)]
-        lengths = [n for n in numbers_of((node.inputs, node.options)) if self.has(n)]
-        found: list[OpNode] = []
-        for forms in product((NEW, ALL), repeat=len(lengths)):
+        moved = self.moved_fronts(node, outputs)
+        spelled = numbers_of((node.inputs, node.options))
+        choices = [(NEW, ALL) if self.has(n) else (FIXED, FIRST) for n in spelled if self.has(n) or n.value in moved]
+        found: dict[tuple[str, ...], OpNode] = {}
+        for forms in product(*choices):
             left = iter(forms)
 
             def number(n: Num, left: Iterator[str] = left) -> Num:
-                return self.num(n, next(left) if self.has(n) else ALL)
+                form = next(left) if self.has(n) or n.value in moved else ALL
+                return self.num(n, form) if form else n
 
             numbers = tuple(number(v) if isinstance(v, Num) else v for v in read)
             options = each_number(node.options, number)
             made = replace(node, inputs=numbers, options=options, axes=self.axes(node, read, options))
             if _gives(made, due):
                 own = (n if isinstance(n, Num) else v for n, v in zip(numbers, node.inputs, strict=True))
-                found.append(replace(made, inputs=tuple(own)))
-        return found[0] if len(found) == 1 else None
+                lengths = tuple(f for f in forms if f in (NEW, ALL))
+                found.setdefault(lengths, replace(made, inputs=tuple(own)))
+        return next(iter(found.values())) if len(found) == 1 else None
+
+    def moved_fronts(self, node: OpNode, outputs: Sequence[Form]) -> set[Any]:
+        """By how many places the results of an op have more, or fewer, in front of the sequence than its inputs, if
+        these are new in the first step alone."""
+        if FIRST not in self.symbols or not any(NEW in form for form in outputs):
+            return set()
+        made, read = (
+            {in_front(d, self.time) for v in values for d in v.shape if self.has(d)}
+            for values in (node.outputs, [v for v in node.inputs if isinstance(v, Value)])
+        )
+        return {abs(a - b) for a in made for b in read or {0}} - {0}
 
     def axes(self, node: OpNode, inputs: Sequence[Input], options: Mapping[str, Any]) -> Mapping[str, Num]:
         """The sizes of the axes that the signature names."""

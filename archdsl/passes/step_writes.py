@@ -17,6 +17,7 @@ from archdsl.ir.graph import (
     CheckNode,
     CondNode,
     Context,
+    FirstNode,
     Graph,
     Handle,
     Init,
@@ -35,7 +36,7 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.static import each_number
 from archdsl.ir.walk import block_tensors
-from archdsl.passes.forms import ALL, FIXED, NEW, Form, blame, refuse, shown
+from archdsl.passes.forms import ALL, FIRST, FIXED, NEW, Form, blame, refuse, shown
 from archdsl.passes.kinds import Kind, values_of
 from archdsl.passes.step_asks import Asks, Made, Pattern, Read, Taken, Wants, patterned
 from archdsl.passes.step_sizes import StepSizes, renumbered
@@ -104,15 +105,18 @@ class Writes:
     def own_axes(self, root: bool) -> dict[str, Num]:
         """The names of axes that have nothing to do with time; of the model, those of the two sizes of time as well."""
         found = {k: n for k, n in self.block.axes.items() if not self.sizes.mentions(n)}
-        both = self.sizes.symbols.items() if root else ()
+        symbols = self.sizes.symbols if root else {}
         lengths = self.sizes.timed - self.block.local.keys()
-        sizes = ((f"{form} {name}", size) for form, size in both for name in lengths)
+        sizes = [(f"{form} {name}", symbols[form]) for form in (NEW, ALL) if root for name in lengths]
+        sizes += [(size.name, size) for form, size in symbols.items() if form == FIRST]
         return found | {name: Num(of_atom(size), Var(name)) for name, size in sizes}
 
     def titled(self, name: str, taken: Taken) -> str:
         """The name of a tensor; one that is taken in two forms says which."""
         value = block_tensors(self.block)[taken.tensor]
-        return name if len(self.asks.asked.get(value, ())) < 2 or ALL not in taken.form else f"{name} of all"
+        if len(self.asks.asked.get(value, ())) < 2:
+            return name
+        return f"{name} of all" if ALL in taken.form else f"{name} at first" if FIRST in taken.form else name
 
     def taken_forms(self, value: Value, root: bool) -> list[tuple[Form, Read]]:
         """The forms in which a block takes a tensor: those that it reads, for what is kept of a tensor is kept once,
@@ -143,6 +147,7 @@ class Writes:
                 nodes.append(once)
                 for value, outer in zip(crossing, once.outputs, strict=True):
                     self.have[value, self.asks.natural(value)] = outer
+                    self.derive(value, nodes)
         for node in wanted:
             self.node(node, nodes)
         return nodes
@@ -221,7 +226,7 @@ class Writes:
     def derive(self, value: Value, nodes: list[Node]) -> None:
         """Write the nodes that give a tensor in the other forms that are asked for."""
         for form, read in self.asks.asked.get(value, {}).items():
-            if (value, form) in self.have:
+            if (value, form) in self.have or (self.inside and FIRST in form):
                 continue
             found = next(
                 ((f, made) for (v, f), made in self.have.items() if v is value and _differ(f, form) == 1), None
@@ -231,7 +236,9 @@ class Writes:
             have, made = found
             axis = next(a for a, (h, f) in enumerate(zip(have, form, strict=True)) if h != f)
             output = self.define(value, form)
-            if form[axis] == NEW:
+            if form[axis] == FIRST:
+                nodes.append(FirstNode(made, output, axis, value.span))
+            elif form[axis] == NEW:
                 nodes.append(NewestNode(made, output, axis, value.span))
             else:
                 name = self.free(value.name or read.role or self.called(value))
@@ -296,7 +303,12 @@ class Writes:
         """Write the calls of a block, once for each of its rewritings."""
         bind = {k: e for k, e in node.bind.items() if not self.sizes.names_time(e)}
         timed = {k: e for k, e in node.bind.items() if k not in bind}
-        bind |= {f"{form} {k}": self.sizes.expr(e, form) for k, e in timed.items() for form in (NEW, ALL)}
+        for k, e in timed.items():
+            size = node.block.axes.get(k) or node.block.hypers.get(k)
+            grows = isinstance(size, Num) and self.asks.forms.grows(size)
+            bind |= {f"{form} {k}": self.sizes.expr(e, form, grows) for form in (NEW, ALL)}
+        if timed and (first := self.sizes.symbols.get(FIRST)) is not None:
+            bind[first.name] = Var(first.name)
         tensors, count = [*node.inputs, *values_of(node.contexts)], len(node.inputs)
         for wants, made in self.asks.calls.get(node, ()):
             given = [(t.tensor < count, self.get(tensors[t.tensor], t.form)) for t in made.takes]

@@ -79,6 +79,8 @@ class Decoder(Sequences):
         for kept in self.steps.kept:
             name = f"past_key_values.{kept.name}"
             shape = [int(evaluate(d.value, sizes)) for d in kept.shape]
+            if kept.kind == "cache":
+                shape[kept.axis] = 0
             found[name] = self.step.tensor(name, np.zeros(shape, NUMPY[self.step.inputs[name].type]))
         return found
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from archdsl.backends.onnx.builder import Builder
-from archdsl.ir.dims import Poly, of_atom
+from archdsl.ir.dims import Poly, add, mul, of_atom
 from archdsl.passes.step import Stepped
 
 NOWHERE = 2**30
@@ -24,6 +24,7 @@ class Positions:
         self.new: Poly = of_atom(step.new)
         self.all: Poly = of_atom(step.all)
         self.lengths = step.new.name, step.all.name, step.time.name
+        self.first = step.first
         self.fed: dict[str, ir.Value] = {}
         self.shared: dict[str, ir.Value] = {}
         """What is computed once, before all nodes."""
@@ -40,9 +41,10 @@ class Positions:
             )
         return [*self.fed.values()]
 
-    def set_lengths(self, past: ir.Value | None, axis: int) -> list[ir.Value]:
-        """Read how many positions there are in all: as many as the attention mask has, or a cache, along an axis, and
-        the new ones. Where there is neither, an input says how many came before, which is given back."""
+    def set_lengths(self, past: ir.Value | None, axis: int, front: int = 0) -> list[ir.Value]:
+        """Read how many positions there are in all: as many as the attention mask has, or a cache, along an axis, less
+        those in `front` of the sequence, and the new ones. Where there is neither, an input says how many came before,
+        which is given back."""
         builder, inputs = self.builder, []
         mask = self.fed.get("attention_mask")
         if mask is None and past is None:
@@ -56,7 +58,12 @@ class Positions:
                 before = (
                     builder.add("Shape", [past], {"start": axis, "end": axis + 1}) if past is not None else inputs[0]
                 )
+                if front:  # a cache holds none of them before the first step
+                    before = builder.add("Sub", [before, builder.add("Min", [before, [front]])])
                 total = builder.add("Add", [before, builder.main.symbols[new]])
+            if self.first is not None:
+                at_start = builder.add("Equal", [total, builder.main.symbols[new]])
+                builder.main.symbols[self.first.name] = builder.cast(at_start, "int")
         builder.main.symbols |= {every: total, time: total}  # a table that the spec gives has all positions
         return inputs
 
@@ -69,6 +76,29 @@ class Positions:
                 self.builder.path = "positions"
                 self.shared[name] = make()
         return self.shared[name]
+
+    def led(
+        self, name: str, front: int, of_front: Callable[[ir.Value], ir.Value], of_new: Callable[[], ir.Value]
+    ) -> ir.Value:
+        """What is known of the new positions of each row [batch, new], behind what `of_front` makes of the places in
+        front of them: these are new in the first step."""
+
+        def make() -> ir.Value:
+            builder, add = self.builder, self.builder.add
+            count = self.count(front)
+            own = add("Range", [builder.constant(0, "int"), builder.scalar(count), builder.constant(1, "int")])
+            shape = add("Concat", [builder.main.symbols["batch"], builder.size(count)], {"axis": 0})
+            found: ir.Value = add("Concat", [add("Expand", [of_front(own), shape]), of_new()], {"axis": 1})
+            return found
+
+        return self.once(behind(name, front), make)
+
+    def count(self, front: int) -> Poly:
+        """How many places in front of the sequence are new."""
+        assert self.first is not None
+        found = mul(front, of_atom(self.first))
+        assert isinstance(found, Poly)
+        return found
 
     def mask(self) -> ir.Value:
         """Which positions are real: [batch, all]."""
@@ -93,8 +123,17 @@ class Positions:
 
         return self.once(behind("keys", front), make)
 
-    def counted(self, new: bool, front: int = 0) -> ir.Value:
-        """0, 1, … of all positions, and of those in `front`, or of the new ones, which stand behind these."""
+    def new_places(self, front: int) -> ir.Value:
+        """The places of the new positions behind those in `front`, which are new in the first step: by row [batch,
+        …]."""
+        if not self.by_row:
+            return self.counted(new=True, front=front, led=True)
+        fed, add = self.fed["position_ids"], self.builder.add
+        return self.led("new places", front, lambda own: own, lambda: add("Add", [fed, front]))
+
+    def counted(self, new: bool, front: int = 0, led: bool = False) -> ir.Value:
+        """0, 1, … of all positions, and of those in `front`, or of the new ones, which stand behind these; or, `led`,
+        are with them in the first step."""
         add, builder = self.builder.add, self.builder
 
         def make() -> ir.Value:
@@ -103,18 +142,27 @@ class Positions:
             first = builder.constant(0, "int")
             if new:
                 first = add("Sub", [end, builder.scalar(self.new)])
+            if led:
+                first = add("Sub", [first, builder.scalar(self.count(front))])
             found: ir.Value = add("Range", [first, end, builder.constant(1, "int")])
             return found
 
-        return self.once(behind("new" if new else "all", front), make)
+        return self.once(behind("led" if led else "new" if new else "all", front), make)
 
-    def pairs(self, middle: int, front: int = 0) -> tuple[ir.Value, ir.Value]:
+    def pairs(self, middle: int, front: int = 0, led: int = 0) -> tuple[ir.Value, ir.Value]:
         """The positions of the new queries and those of all keys, of which so many stand in `front`, as they broadcast
-        to pairs: by row [batch, …, query, key] with so many axes between."""
+        to pairs: by row [batch, …, query, key] with so many axes between. `led` are the places in front of the queries,
+        which are new in the first step."""
         between = [*range(1, middle + 1)] if self.by_row else []
         axes, own = ([*between, middle + 2], [*between, middle + 1]) if self.by_row else ([-1], [0])
         rank = behind(f" {middle}" if self.by_row and middle != 1 else "", front)
-        if self.by_row:
+        if led:
+            places, rank = self.new_places(led), f"{rank}, led {led}"
+            query = places
+            if front != led:
+                query = self.once(f"query{rank}", lambda: self.builder.add("Add", [places, front - led]))
+            key = self.of_keys(front) if self.by_row else self.counted(new=False, front=front)
+        elif self.by_row:
             fed = self.fed["position_ids"]
             query = self.once(behind("new", front), lambda: self.builder.add("Add", [fed, front])) if front else fed
             key = self.of_keys(front)
@@ -130,20 +178,24 @@ class Positions:
         builder = self.builder
         return self.once("at start", lambda: builder.add("Equal", [builder.size(self.all), builder.size(self.new)]))
 
-    def newest_of(self, x: ir.Value, axis: int) -> ir.Value:
-        """The new positions of a tensor that has all."""
+    def newest_of(self, x: ir.Value, axis: int, front: int = 0) -> ir.Value:
+        """The new positions of a tensor that has all, and those in `front` of them, which are new in the first step."""
         builder = self.builder
-        start = builder.add("Neg", [builder.size(self.new)])
+        start = builder.add("Neg", [builder.size(plus(self.new, self.count(front)) if front else self.new)])
         found: ir.Value = builder.add("Slice", [x, start, [2**62], [axis]])
         return found
 
     # --- padding ---
 
-    def valid(self) -> ir.Value | None:
-        """Which of the new positions are real [batch, new]; None where all are."""
+    def valid(self, front: int = 0) -> ir.Value | None:
+        """Which of the new positions are real [batch, new], with those in `front` of them, which are; None where all
+        are."""
         if not self.by_row:
             return None
-        return self.once("valid", lambda: self.builder.cast(self.newest_of(self.fed["attention_mask"], 1), "bool"))
+        valid = self.once("valid", lambda: self.builder.cast(self.newest_of(self.fed["attention_mask"], 1), "bool"))
+        if not front:
+            return valid
+        return self.led("valid", front, lambda own: self.builder.add("GreaterOrEqual", [own, 0]), lambda: valid)
 
     def last(self, x: ir.Value, real_first: bool) -> ir.Value:
         """Of each row of x [batch, new, …] its last real position: [batch, 1, …]. `real_first` says that padding stands
@@ -172,9 +224,9 @@ class Positions:
         found: ir.Value = self.builder.add("ArgMax", [real], {"axis": 1, "keepdims": 1, **more})
         return found
 
-    def turned(self, sign: int) -> ir.Value:
+    def turned(self, sign: int, front: int = 0) -> ir.Value:
         """Where each new place of a row comes from when its padding in front goes behind (sign -1: and back): [batch,
-        new]."""
+        new]. Places in `front` of the sequence stay there."""
         builder, add = self.builder, self.builder.add
 
         def make() -> ir.Value:
@@ -186,7 +238,11 @@ class Positions:
             found: ir.Value = add("Mod", [add("Add" if sign > 0 else "Sub", [position, first]), length])
             return found
 
-        return self.once("turn" if sign > 0 else "turn back", make)
+        name = "turn" if sign > 0 else "turn back"
+        text = self.once(name, make)
+        if not front:
+            return text
+        return self.led(name, front, lambda own: own, lambda: add("Add", [text, builder.size(self.count(front))]))
 
     def real_first(self, x: ir.Value) -> ir.Value:
         """[batch, new] with the padding in front of each row behind it."""
@@ -200,19 +256,27 @@ class Positions:
         found: ir.Value = self.builder.add("GatherND", [x, index], {"batch_dims": 1})
         return found
 
-    def filled(self) -> tuple[ir.Value, ir.Value]:
-        """How many keys of each row are real, less 1; and how many there are."""
+    def filled(self, front: int = 0) -> tuple[ir.Value, ir.Value]:
+        """How many keys of each row are real, with those in `front`, less 1; and how many there are."""
         builder, add = self.builder, self.builder.add
 
         def counts() -> ir.Value:
             if self.by_row:
                 real = add("ReduceSum", [self.fed["attention_mask"], [1]], {"keepdims": 0})
-                return builder.cast(add("Sub", [real, 1]), "int32")
-            last = add("Sub", [builder.size(self.all), 1])
+                return builder.cast(add("Sub", [real, 1 - front]), "int32")
+            last = add("Sub", [builder.size(self.all), 1 - front])
             return builder.cast(add("Expand", [last, [builder.main.symbols["batch"]]]), "int32")
 
-        total = self.once("total", lambda: builder.cast(builder.scalar(self.all), "int32"))
-        return self.once("real keys", counts), total
+        every = plus(self.all, front)
+        total = self.once(behind("total", front), lambda: builder.cast(builder.scalar(every), "int32"))
+        return self.once(behind("real keys", front), counts), total
+
+
+def plus(a: Poly, b: int | Poly) -> Poly:
+    """The sum of a size that the running model knows and another."""
+    found = add(a, b)
+    assert isinstance(found, Poly)
+    return found
 
 
 def behind(name: str, front: int) -> str:

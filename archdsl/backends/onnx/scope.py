@@ -149,7 +149,7 @@ class OnnxNodeScope:
 
     @property
     def valid(self) -> Any:
-        return self.writer.valid()
+        return self.writer.valid(self.flat)
 
     @property
     def first(self) -> Any:
@@ -182,7 +182,7 @@ class OnnxNodeScope:
     def turned(self, x: Any, back: bool = False) -> Any:
         if self.valid is None:
             return x
-        index = self.Unsqueeze(self.writer.turned(-1 if back else 1), [-1])
+        index = self.Unsqueeze(self.writer.turned(self.flat, -1 if back else 1), [-1])
         return self.GatherND(x, index, batch_dims=1)
 
     # --- inner graphs ---

@@ -23,10 +23,11 @@ from archdsl.backends.onnx.scope import OnnxNodeScope, scan
 from archdsl.backends.onnx.targets import GraphOptions, target_for
 from archdsl.backends.onnx.write import GraphWriter, Written, written_by
 from archdsl.diagnostics import error
-from archdsl.ir.dims import Num, Poly, Shape, symbol, with_symbol
-from archdsl.ir.graph import AppendNode, Model, Value
+from archdsl.ir.dims import Num, Poly, Shape, sub, symbol, with_symbol
+from archdsl.ir.graph import AppendNode, FirstNode, Model, Value
 from archdsl.passes.flat_step import FlatStep, Kept, resized, unroll_step
 from archdsl.passes.flatten import FlatForm, FlatGraph, FlatNode, FlatOp, FlatParam, FlatScan
+from archdsl.passes.forms import has as has_size
 from archdsl.passes.forms import in_front
 from archdsl.passes.step import stepped
 
@@ -89,6 +90,7 @@ class StepWriter(GraphWriter):
         """Whether nodes are written for the last new position of each row alone."""
         self.places = Positions(self.builder, steps.of, by_row)
         self.new, self.all = self.places.new, self.places.all
+        self.whole_sizes = steps.of.as_whole(self.all)
         self.inputs: list[ir.Value] = []
         self.pasts: dict[str, ir.Value] = {}
         """What the step before gave, by name."""
@@ -123,7 +125,9 @@ class StepWriter(GraphWriter):
             self.add_past(kept)
         cache = next((k for k in steps.kept if k.kind == "cache"), None)
         past = self.pasts[cache.name] if cache is not None else None
-        self.inputs += self.places.set_lengths(past, 0 if cache is None else cache.axis)
+        axis = 0 if cache is None else cache.axis
+        front = 0 if cache is None else steps.of.front(cache.shape[axis])
+        self.inputs += self.places.set_lengths(past, axis, front)
         if self.appending and self.by_row:
             self.turn_rows()
         for value in steps.step.inputs:
@@ -182,7 +186,11 @@ class StepWriter(GraphWriter):
 
     def add_past(self, kept: Kept) -> None:
         x = self.outer(f"past_key_values.{kept.name}", kept.shape, kept.dtype)
-        x.shape = self.shape(kept.shape, "past_sequence_length")
+        shape, name = [*kept.shape], "past_sequence_length"
+        if kept.kind == "cache" and (front := self.steps.of.front(shape[kept.axis])):
+            shape[kept.axis] = shape[kept.axis].where(self.steps.of.all.name, sub(self.all, front))  # 0 at first
+            name = f"{name}_with_{front}_in_front"
+        x.shape = self.shape(tuple(shape), name)
         self.inputs.append(x)
         self.pasts[kept.name] = x
 
@@ -240,19 +248,22 @@ class StepWriter(GraphWriter):
 
     def form(self, form: FlatForm) -> None:
         """The other form of a tensor: its new positions put behind those of before, or the new ones of all."""
-        builder, value, axis = self.builder, form.value, form.node.axis
+        builder, value, axis, steps = self.builder, form.value, form.node.axis, self.steps
         if isinstance(form.node, AppendNode):
             (kept,) = self.kept[form]
             builder.path = f"{form.path}/cache" if form.path else "cache"
             x = builder.add("Concat", [self.pasts[kept.name], self.value(value)], {"axis": axis})
             x.shape = self.shape(form.output.shape)
             self.presents[kept.name] = x
-        elif self.by_row and value in self.steps.positional:
+        elif isinstance(form.node, FirstNode):
+            builder.path = form.path or value.name
+            x = builder.add("Slice", [self.value(value), [0], builder.size(form.output.shape[axis].value), [axis]])
+        elif self.by_row and value in steps.positional:
             self.at_positions(form.output)
             return
         else:
             builder.path = form.path or value.name
-            x = self.places.newest_of(self.value(value), axis)
+            x = self.places.newest_of(self.value(value), axis, steps.of.front(value.shape[axis]))
         self.values[form.output] = x
 
     def op(self, flat: FlatOp) -> None:
@@ -292,7 +303,8 @@ class StepWriter(GraphWriter):
             return self.operand(flat, i)
         if (form := steps.form_of(given)) is not None:
             return self.value(form.value)
-        return self.places.newest_of(self.value(given), axes[0] - given.rank)
+        front = steps.of.front(given.shape[axes[0]])
+        return self.places.newest_of(self.value(given), axes[0] - given.rank, front)
 
     # --- what is kept ---
 
@@ -311,7 +323,7 @@ class StepWriter(GraphWriter):
         builder, kept = self.builder, self.kept[flat]
         builder.path = flat.path
         states = [self.started(flat, i, self.pasts[k.name]) for i, k in enumerate(kept)]
-        valid = self.valid()
+        valid = self.valid(flat)
         sequences = [builder.swapped(self.value(v), v.rank, 1) for v in flat.sequences]
         count = len(sequences)
 
@@ -419,7 +431,7 @@ class StepWriter(GraphWriter):
         self.presents[self.kept_of(flat, i).name] = x
 
     def filled(self, flat: FlatOp) -> tuple[ir.Value, ir.Value]:
-        return self.places.filled()
+        return self.places.filled(self.steps.of.front(self.kept_of(flat, 1).shape[self.kept_of(flat, 1).axis]))
 
     def turn_rows(self) -> None:
         """Real tokens first: what comes in is turned."""
@@ -428,22 +440,37 @@ class StepWriter(GraphWriter):
                 self.values[value] = self.places.real_first(self.values[value])
         self.places.fed["position_ids"] = self.places.real_first(self.places.fed["position_ids"])
 
-    def turned(self, sign: int) -> ir.Value:
-        return self.places.turned(sign)
+    def turned(self, flat: FlatOp, sign: int) -> ir.Value:
+        return self.places.turned(sign, self.front(flat))
 
     # --- positions ---
 
-    def valid(self) -> ir.Value | None:
-        return self.places.valid()
+    def front(self, flat: FlatNode) -> int:
+        """How many places stand in front of the new positions that an op makes, in the first step."""
+        return max((self.led(d) for v in flat.outputs for d in v.shape), default=0)
+
+    def valid(self, flat: FlatNode) -> ir.Value | None:
+        return self.places.valid(self.front(flat))
 
     def at_start(self) -> ir.Value:
         return self.places.at_start()
 
     def number(self, n: Num, dtype: str) -> ir.Value:
         """How many positions there are as a number counts all, whichever are asked for."""
-        return super().number(n.where(self.steps.of.new.name, self.all), dtype)
+        for of, size in self.whole_sizes.items():
+            n = n.where(of.name, size)
+        return super().number(n, dtype)
+
+    def led(self, length: Num) -> int:
+        """How many places stand in front of so many new positions, in the first step."""
+        return self.steps.of.front(length) if has_size(length, self.steps.of.new) else 0
 
     def positions(self, length: Num) -> ir.Value:
+        if (front := self.led(length)) and not self.table:
+            found = self.places.new_places(front)
+            if self.by_row:
+                self.asked = self.ranks[found] = 2
+            return found
         front = in_front(length, self.steps.of.all)
         if length.value not in (self.new, self.all) and not (front and self.by_row):  # a table, the same for each row
             return super().positions(length)
@@ -458,16 +485,18 @@ class StepWriter(GraphWriter):
         add, has = self.builder.add, self.steps.of.has
         if not has(queries) and not has(keys):
             return super().pairs(queries, keys, middle)
-        front = in_front(keys, self.steps.of.all)
-        if queries.value not in (self.new, self.all, 1) or not (front or keys.value == self.all):
+        of = self.steps.of
+        front, led = in_front(keys, of.all), of.front(queries)
+        known = queries.value in (self.new, self.all, 1) or led
+        if not known or not (front or keys.value == self.all):
             raise error("E0504", f"a decode step has no pairs of {queries} queries and {keys} keys")
-        if self.table or queries.value == self.all:
+        if self.table or has_size(queries, of.all):
             if self.by_row:
                 raise RowsUnsupportedError("mask")  # padding would be among the queries
-            query, key = self.places.counted(new=False), self.places.counted(new=False, front=front)
-            query = add("Add", [query, front]) if front else query
+            query, key = self.places.counted(new=False, front=led), self.places.counted(new=False, front=front)
+            query = add("Add", [query, front - led]) if front != led else query
             return add("Unsqueeze", [query, [-1]]), add("Unsqueeze", [key, [0]])
-        query, key = self.places.pairs(middle, front)
+        query, key = self.places.pairs(middle, front, led)
         if self.by_row:
             self.asked = self.ranks[query] = self.ranks[key] = 3 + middle
         return query, key
@@ -525,7 +554,9 @@ class StepWriter(GraphWriter):
             self.values[value] = self.as_table(value)
         elif len(axes) == 1 and self.steps.is_new(value):
             axis, add = axes[0], self.builder.add
-            x = add("Gather", [self.as_table(value), self.places.fed["position_ids"]], {"axis": axis})
+            front = self.steps.of.front(value.shape[axis])
+            at = self.places.new_places(front) if front else self.places.fed["position_ids"]
+            x = add("Gather", [self.as_table(value), at], {"axis": axis})
             order = [axis, *range(axis), *range(axis + 1, value.rank + 1)]
             x = add("Transpose", [x], {"perm": order}) if axis else x
             self.values[value] = x
@@ -570,7 +601,7 @@ class StepWriter(GraphWriter):
             self.by_row, self.table = False, True
             self.builder.path = maker.weight.path if isinstance(maker, FlatParam) else maker.path or value.name
             if isinstance(maker, FlatOp):
-                node = resized(maker.node, {steps.of.new: self.all})
+                node = resized(maker.node, self.whole_sizes)
                 flat = replace(maker, node=node)
                 made = self.results(flat, node.op.onnx(node, OnnxNodeScope(self, flat)))
                 self.tables.update((v, x) for v, x in zip(maker.outputs, made, strict=True) if x is not None)

@@ -274,11 +274,11 @@ class GraphWriter:
         """Whether nothing came before the positions of the sequence: there are no steps."""
         return self.builder.constant([True], "bool")
 
-    def turned(self, sign: int) -> ir.Value:
+    def turned(self, flat: FlatOp, sign: int) -> ir.Value:
         """Where each place of a padded row comes from."""
         raise TypeError("no row is padded")
 
-    def valid(self) -> ir.Value | None:
+    def valid(self, flat: FlatNode) -> ir.Value | None:
         """Which positions of the sequence are real [batch, time]: None where all are."""
         return None
 

@@ -328,6 +328,16 @@ def between_forms(node: ir.AppendNode | ir.NewestNode, at: BlockNames) -> Wrong:
     yield from differing("output", [node.output], [ir.Value(tuple(sizes), node.value.dtype)])
 
 
+def in_first_step(node: ir.FirstNode, at: BlockNames) -> Wrong:
+    """What the first step alone has differs in the size of one axis, which is fixed."""
+    sizes = [*node.value.shape]
+    other = node.output.shape[node.axis]
+    if not sizes[node.axis].static or other.static:
+        yield f"{shown(node.value)} and {shown(node.output)} along axis {node.axis}"
+    sizes[node.axis] = other
+    yield from differing("output", [node.output], [ir.Value(tuple(sizes), node.value.dtype)])
+
+
 def once(node: ir.OnceNode, at: BlockNames) -> Wrong:
     """What is computed once has no inputs, and its results have the types of the outputs."""
     yield from differing("inputs", node.body.inputs, ())
@@ -359,6 +369,7 @@ RULES: dict[type, tuple[Rule, ...]] = {
     ir.LossNode: (loss,),
     ir.AppendNode: (between_forms,),
     ir.NewestNode: (between_forms,),
+    ir.FirstNode: (in_first_step,),
     ir.OnceNode: (once,),
 }
 """The rules of each kind of part; `numbers_of` is one of all."""
