@@ -22,7 +22,7 @@ NEW, ALL, FIXED, FIRST = "new", "all", "", "first"
 Form = tuple[str, ...]
 """For each axis of a tensor: NEW or ALL positions of the sequence; FIXED where it has nothing to do with time; FIRST
 where its places, in front of those of the sequence, are there in the first step alone."""
-OTHERS = "reads positions behind a fixed prefix that are not its own"
+OTHERS = "reads other positions than its own beside places that stand in front of the sequence"
 BEHIND = "places in front of a sequence may be put there, `concat(own, x, axis: 1)`, and cut off again, `x[:, n:]`"
 
 

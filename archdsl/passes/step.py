@@ -28,6 +28,10 @@ inputs alone is in a node `once`.
 9. Along an axis of `n + time` n places stand in front of the sequence (`concat(own, k)`, `pad(n)`). Such a tensor is
    computed in each step, in front of all positions of what it is made of, which are kept. Ops that read it at its own
    positions are computed so, too; and attention and the like may read all of it.
+10. Where that will not do, as they are queries, too, or a recurrence reads them, such places go through the layers: in
+   the first step they are new as its tokens are, and later ones read what is kept of them. A size that is 1 in the
+   first step and 0 in all others says so: a tensor of `n + time` has `n * first + new` new positions, `n + all` in all.
+   What is joined to it (`concat`) is there in the first step alone, by a node `first`.
 
 A block is rewritten once for the kinds of its inputs and the forms that are asked of its results; what it asks of its
 caller in turn is part of the answer. What an op asks is told by `archdsl.passes.forms`.

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from decode_tools import differences, torch_differences
+from erasure import difference
 from ops.test_contract import CASES, changed, compiled, inputs_of, outputs_of, perturbed, sampled
 from rows import POSITIONS as MASKS
 from rows import spelled
@@ -1004,51 +1005,99 @@ def test_a_fixed_prefix_of_other_kinds(what: str) -> None:
     assert max(found.values()) < 1e-5, found
 
 
-BEHIND_A_PREFIX = {
-    "memory tokens": ("y = (concat(own, x, axis: 1) -> mha(heads: 2, mask: causal))[:, n:]", "sdpa"),
-    "memory tokens of a recurrence": ("y = (concat(own, x, axis: 1) -> gru(8))[:, n:]", "gru"),
-    "a shift": ("y = concat(own, x, axis: 1)[:, :time]", "index"),
-    "cut off again": ("y = concat(own, x, axis: 1)[:, n:]", "index"),
-    "pairs": (
-        "k = concat(own, x, axis: 1)\n  y = matmul(softmax(matmul(k, transpose(k, 1, 2)), mask: causal), k)[:, n:]",
-        "makes pairs of",
-    ),
-    "linear attention": (
-        "k = concat(own, x, axis: 1) -> split_heads(2)\n"
-        "  y = linear_attention(x -> split_heads(2), k, k) -> merge_heads",
-        "linear_attention",
-    ),
-    "sums of earlier keys": (
-        "k = concat(own, x, axis: 1) -> cumsum(axis: 1)\n  y = sdpa(x, k, k, mask: causal)",
-        "cumsum",
-    ),
-    "a convolution": (
-        "k = concat(own, x, axis: 1) -> conv1d(8, kernel: 3, padding: causal)\n  y = sdpa(x, k, k, mask: causal)",
-        "conv1d",
-    ),
-    "a recurrence of keys": (
-        "k = concat(own, x, axis: 1)\n  ys = scan h: [batch, 8] = 0 for a in k { h = h * 0.5 + a  emit h }\n"
-        "  y = sdpa(x, k, ys, mask: causal)",
-        "the scan",
-    ),
+# --- places in front of the sequence that go through the layers -------------------------------------------------------
+
+H = "h = concat(own, x, axis: 1)"
+LED = {
+    "memory tokens": f"{H}\n  y = (h -> mha(heads: 2, mask: causal))[:, n:]",
+    "of several tensors": "h = concat(own, 2 * own, x, axis: 1)\n  y = (h -> mha(heads: 2, mask: causal))[:, 2 * n:]",
+    "of what is given": "y = (concat(given, x, axis: 1) -> mha(heads: 2, mask: causal))[:, n:]",
+    "of what is computed once": "h = concat(given -> linear(8) as g, x, axis: 1)\n"
+    "  y = (h -> mha(heads: 2, mask: causal))[:, n:]",
+    "nothing": "y = (x -> pad(n, axis: 1) -> mha(heads: 2, mask: causal))[:, n:]",
+    "rotated": f"{H}\n  y = (h -> mha(heads: 2, mask: causal, position: rope))[:, n:]",
+    "positions of tokens": "x = x + (indices(time) -> embedding(64, 8))\n"
+    f"  {H}\n  y = (h -> mha(heads: 2, mask: causal))[:, n:]",
+    "positions of all": f"{H}\n  h = h + (indices(n + time) -> embedding(64, 8))\n"
+    "  y = (h -> mha(heads: 2, mask: causal))[:, n:]",
+    "a table cut off": f"{H}\n  h = h -> mha(heads: 2, mask: causal)\n"
+    "  t = cast_like(cos(indices(time + n) * 0.2) -> unsqueeze(1), x)\n  y = h[:, n:] + t[n:]",
+    "a window": f"{H}\n  y = (h -> mha(heads: 2, mask: causal & window(3)))[:, n:]",
+    "alibi": f"{H} -> split_heads(2)\n  y = merge_heads(sdpa(h, h, h, mask: causal, position: alibi))[:, n:]",
+    "equations": f"{H}\n  y = matmul(softmax(matmul(h, transpose(h, 1, 2)), mask: causal), h)[:, n:]",
+    "a mask by hand": f"let all = n + time\n  {H}\n  i = indices(all)\n"
+    "  seen = unsqueeze(i, 0) <= unsqueeze(i, 1)\n"
+    "  y = matmul(softmax(where(seen, matmul(h, transpose(h, 1, 2)), -inf)), h)[:, n:]",
+    "layers": f"{H}\n  for i in 3 {{ h = h + (h -> rmsnorm -> mha(heads: 2, mask: causal)) }}\n  y = h[:, n:]",
+    "in each layer": "y = x\n  for i in 3 {\n    t = concat(own, y, axis: 1)\n"
+    "    y = y + (t -> rmsnorm -> mha(heads: 2, mask: causal))[:, n:]\n  }",
+    "blocks": "y = wrapped(x, own)",
+    "some layers": f"x = x -> mha(heads: 2, mask: causal)\n  {H}\n  y = (h -> mha(heads: 2, mask: causal))[:, n:]",
+    "taken off one by one": f"{H}\n  h = (h -> mha(heads: 2, mask: causal))[:, 1:]\n"
+    "  y = (h -> mha(heads: 2, mask: causal))[:, n - 1:]",
+    "keys in front, too": f"{H}\n  k = concat(own, h, axis: 1)\n  y = sdpa(h, k, k, mask: causal)[:, n:]",
+    "queries of tokens alone": f"{H} -> mha(heads: 2, mask: causal)\n  y = sdpa(x, h, h, mask: causal)",
+    "cut from the end": f"{H}\n  y = (h -> mha(heads: 2, mask: causal))[:, -time:]",
+    "cut off again": f"{H}\n  y = h[:, n:]",
+    "a recurrence": f"{H}\n  y = (h -> gru(8))[:, n:]",
+    "a scan": f"{H}\n  ys = scan s: [batch, 8] = 0 for a in h {{ s = s * 0.5 + a  emit s }}\n"
+    "  y = sdpa(h, h, ys, mask: causal)[:, n:]",
+    "a convolution": f"{H} -> conv1d(8, kernel: 3, padding: causal)\n  y = (h -> mha(heads: 2, mask: causal))[:, n:]",
+    "sums": f"{H}\n  y = (h -> cumsum(axis: 1))[:, n:]",
+    "linear attention": f"{H} -> split_heads(2)\n  y = (linear_attention(h, h, h) -> merge_heads)[:, n:]",
+}
+KEEPS = {"of several tensors": [6, 6], "in each layer": [3] * 6, "layers": [3] * 6, "some layers": [0, 0, 3, 3]}
+KEEPS |= {"taken off one by one": [3, 3, 2, 2], "blocks": [6, 6], "keys in front, too": [6]}
+KEEPS |= {"rotated": [3, 3], "queries of tokens alone": [3, 3, 3]}
+BLOCKS = """block wrapped(x: [batch, some, width], memory: [batch, n, width]) -> [batch, some, width] {
+  let all = n + some
+  h = concat(memory, x, axis: 1)
+  h = h + inner(h, memory)
+  return h[:, all - some:]
+}
+block inner(h: [batch, places, width], memory: [batch, m, width]) -> [batch, places, width] {
+  return (concat(memory, h, axis: 1) -> mha(heads: 2, mask: causal))[:, m:]
+}
+"""
+
+
+def led(what: str, n: int = 3) -> Model:
+    lines, more = LED[what], f", given: [batch, {n}, 8]" * ("given" in LED[what])
+    text = FRONT.format(block=BLOCKS * (what == "blocks"), lines=lines, more=more)
+    return archdsl.load(text=text.replace("n = 3", f"n = {n}"))
+
+
+@pytest.mark.parametrize(("what", "n"), [*((w, 3) for w in LED), *((w, 1) for w in LED if "given" not in LED[w])])
+def test_places_in_front_of_the_sequence_go_through_the_layers(what: str, n: int) -> None:
+    """The first step computes them with the tokens, and all later ones read what is kept of them: in chunks, and in
+    rows of several lengths, whose padding stands between them and the tokens."""
+    model = led(what, n)
+    step = stepped(model)
+    assert difference(step) == ""
+    kept = [k.shape[k.axis] for k in unroll_step(step).kept if k.kind == "cache"]
+    if n == 3 and what in KEEPS:
+        assert [step.front(size) for size in kept] == KEEPS[what]
+    found = differences(model, last=True)
+    assert {"steps", "left", "right", "left, last"} <= found.keys()
+    found |= differences(model, (3, 1, 2, 2), target="ort-cpu")
+    assert max(found.values()) < 1e-5, found
+
+
+NOT_LED = {
+    "a shift": (f"{H}\n  y = (h -> mha(heads: 2, mask: causal))[:, :time]", "`index`.* in front of the sequence"),
+    "behind": ("y = (concat(x, own, axis: 1) -> mha(heads: 2, mask: causal))[:, :time]", "`concat`"),
     "all rows": (
-        "k = concat(own, x, axis: 1) -> flatten(0, 1) -> unflatten(0, batch, time + n)\n"
-        "  y = sdpa(x, k, k, mask: causal)",
-        "flatten",
+        f"{H} -> flatten(0, 1) -> unflatten(0, batch, time + n)\n  y = sdpa(h, h, h, mask: causal)[:, n:]",
+        "`flatten`",
     ),
-    "keys in front, queries too": ("k = concat(own, x, axis: 1)\n  y = sdpa(k, k, k, mask: causal)[:, n:]", "sdpa"),
 }
 
 
-@pytest.mark.parametrize("what", BEHIND_A_PREFIX)
-def test_what_goes_through_layers_behind_a_fixed_prefix_has_no_step(what: str) -> None:
-    lines, op = BEHIND_A_PREFIX[what]
-    with pytest.raises(ArchError) as refused:
+@pytest.mark.parametrize("what", NOT_LED)
+def test_places_in_front_of_the_sequence_that_have_no_step(what: str) -> None:
+    lines, message = NOT_LED[what]
+    with pytest.raises(ArchError, match=f"E0504.*{message}"):
         stepped(archdsl.load(text=FRONT.format(block="", lines=lines, more="")))
-    (problem,) = refused.value.diagnostics
-    assert problem.code == "E0504"
-    assert op in problem.message
-    assert what == "all rows" or "may stand behind a fixed prefix" in problem.help
 
 
 @pytest.mark.parametrize(

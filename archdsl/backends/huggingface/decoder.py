@@ -52,6 +52,10 @@ class Decoder:
             if found.code != "E0504":
                 raise
             raise self.refuse(found.message, "`--to torch` computes it without transformers") from None
+        if self.step.of.first is not None:
+            raise self.refuse(
+                "places in front of the tokens go through its layers, of which a cache there knows nothing"
+            )
         self._demand_cache()
         self.encoding: frozenset[Block] = frozenset()
         """The blocks of an encoder."""

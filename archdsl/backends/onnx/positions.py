@@ -187,15 +187,16 @@ class Positions:
 
     # --- padding ---
 
-    def valid(self, front: int = 0) -> ir.Value | None:
+    def valid(self, front: int = 0, turned: bool = False) -> ir.Value | None:
         """Which of the new positions are real [batch, new], with those in `front` of them, which are; None where all
-        are."""
+        are. Where they are `turned`, padding stands behind."""
         if not self.by_row:
             return None
         valid = self.once("valid", lambda: self.builder.cast(self.newest_of(self.fed["attention_mask"], 1), "bool"))
         if not front:
             return valid
-        return self.led("valid", front, lambda own: self.builder.add("GreaterOrEqual", [own, 0]), lambda: valid)
+        led = self.led("valid", front, lambda own: self.builder.add("GreaterOrEqual", [own, 0]), lambda: valid)
+        return self.real_first(led, front) if turned else led
 
     def last(self, x: ir.Value, real_first: bool) -> ir.Value:
         """Of each row of x [batch, new, …] its last real position: [batch, 1, …]. `real_first` says that padding stands
@@ -244,15 +245,19 @@ class Positions:
             return text
         return self.led(name, front, lambda own: own, lambda: add("Add", [text, builder.size(self.count(front))]))
 
-    def real_first(self, x: ir.Value) -> ir.Value:
+    def real_first(self, x: ir.Value, front: int = 0) -> ir.Value:
         """[batch, new] with the padding in front of each row behind it."""
         return self.once(
-            f"turned {x.name}", lambda: self.builder.add("GatherElements", [x, self.turned(1)], {"axis": 1})
+            f"turned {x.name}", lambda: self.builder.add("GatherElements", [x, self.turned(1, front)], {"axis": 1})
         )
 
     def turned_back(self, x: ir.Value) -> ir.Value:
         """[batch, new, …] with the padding in front of each row again."""
-        index = self.builder.add("Unsqueeze", [self.turned(-1), [-1]])
+        return self.taken(x, self.turned(-1))
+
+    def taken(self, x: ir.Value, places: ir.Value) -> ir.Value:
+        """[batch, new, …] at other places of each row [batch, new]."""
+        index = self.builder.add("Unsqueeze", [places, [-1]])
         found: ir.Value = self.builder.add("GatherND", [x, index], {"batch_dims": 1})
         return found
 

@@ -180,9 +180,9 @@ class OnnxNodeScope:
         return self.Unsqueeze(self.Add(last, self.constant(list(range(count)), "int")), [-1])
 
     def turned(self, x: Any, back: bool = False) -> Any:
-        if self.valid is None:
+        if self.valid is None or self.writer.is_turned(self.flat):
             return x
-        index = self.Unsqueeze(self.writer.turned(self.flat, -1 if back else 1), [-1])
+        index = self.Unsqueeze(self.writer.turned(-1 if back else 1), [-1])
         return self.GatherND(x, index, batch_dims=1)
 
     # --- inner graphs ---

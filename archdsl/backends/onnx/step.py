@@ -106,6 +106,8 @@ class StepWriter(GraphWriter):
         its real tokens come first."""
         self.ranks: dict[ir.Value, int] = {}
         """Of tensors that are made of positions by row: the number of axes, that of batch in front included."""
+        self.turning: FlatOp | None = None
+        """A recurrence that is given the real positions of each row first."""
         self.asked = 0
         """How many axes the positions have that the node at hand has asked for, that of batch included; 0 for none."""
         self.table = False
@@ -294,7 +296,12 @@ class StepWriter(GraphWriter):
 
     def operand(self, flat: FlatOp, i: int) -> ir.Value:
         given = flat.tensor(i)
-        return self.as_table(given) if self.table else self.aligned(flat, self.value(given))
+        if self.table:
+            return self.as_table(given)
+        x = self.aligned(flat, self.value(given))
+        if flat is not self.turning or not self.steps.is_new(given):
+            return x
+        return self.along(given, x, partial(self.places.taken, places=self.places.turned(1, self.front(flat))))
 
     def newest(self, flat: FlatOp, i: int) -> ir.Value:
         given, steps = flat.tensor(i), self.steps
@@ -312,8 +319,16 @@ class StepWriter(GraphWriter):
         builder, states = self.builder, self.kept[flat]
         builder.path = flat.path
         pasts = [self.pasts[s.name] for s in states]
+        # Padding of a row would stand between its tokens and the places in front of them, which are kept, too.
+        front = self.front(flat) if self.by_row else 0
+        self.turning = flat if front else None
         made, after = flat.node.op.onnx_step(flat.node, OnnxNodeScope(self, flat), pasts)
-        self.values.update(zip(flat.outputs, self.results(flat, made), strict=True))
+        self.turning = None
+        results = self.results(flat, made)
+        if front:
+            back = partial(self.places.taken, places=self.places.turned(-1, front))
+            results = [x if x is None else self.along(v, x, back) for v, x in zip(flat.outputs, results, strict=True)]
+        self.values.update(zip(flat.outputs, results, strict=True))
         self.presents.update((s.name, builder.cast(x, s.dtype)) for s, x in zip(states, after, strict=True))
 
     def scan(self, flat: FlatScan) -> None:
@@ -440,8 +455,11 @@ class StepWriter(GraphWriter):
                 self.values[value] = self.places.real_first(self.values[value])
         self.places.fed["position_ids"] = self.places.real_first(self.places.fed["position_ids"])
 
-    def turned(self, flat: FlatOp, sign: int) -> ir.Value:
-        return self.places.turned(sign, self.front(flat))
+    def is_turned(self, flat: FlatOp) -> bool:
+        return flat is self.turning
+
+    def turned(self, sign: int) -> ir.Value:
+        return self.places.turned(sign)
 
     # --- positions ---
 
@@ -450,7 +468,7 @@ class StepWriter(GraphWriter):
         return max((self.led(d) for v in flat.outputs for d in v.shape), default=0)
 
     def valid(self, flat: FlatNode) -> ir.Value | None:
-        return self.places.valid(self.front(flat))
+        return self.places.valid(self.front(flat), turned=flat is self.turning)
 
     def at_start(self) -> ir.Value:
         return self.places.at_start()

@@ -274,7 +274,11 @@ class GraphWriter:
         """Whether nothing came before the positions of the sequence: there are no steps."""
         return self.builder.constant([True], "bool")
 
-    def turned(self, flat: FlatOp, sign: int) -> ir.Value:
+    def is_turned(self, flat: FlatOp) -> bool:
+        """Whether an op is given the real positions of padded rows first."""
+        return False
+
+    def turned(self, sign: int) -> ir.Value:
         """Where each place of a padded row comes from."""
         raise TypeError("no row is padded")
 

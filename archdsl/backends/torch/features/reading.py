@@ -21,6 +21,8 @@ class Reading:
         """Raises ArchError E0504 where the model's output depends on later positions, or an op has no step."""
         self.model = model
         self.step: FlatStep = unroll_step(stepped(model))
+        if self.step.of.first is not None:
+            raise refuse("places in front of the sequence go through the layers, which PyTorch has no steps for")
         self.time = self.step.of.time
         flat, self.root = unroll(model)
         self.whole = dict(_pairs(self.step.root, self.root, self.step.of.origins))
