@@ -83,7 +83,7 @@ class StepSizes:
             return Var(f"{NEW} {expr.name}")
         if isinstance(expr, Bin) and expr.op in ("+", "-"):
             return Bin(expr.op, self.at_new(expr.left), self.at_new(expr.right))
-        raise refuse(f"the length `{expr_text(expr)}` is not spelled as a sum: no step knows how much of it is new")
+        raise refuse(f"the length `{expr_text(expr)}` is no sum, so that no step knows how much of it is new")
 
     def at_first(self, expr: Expr) -> Expr:
         """A number of places that are new in the first step."""
