@@ -410,6 +410,25 @@ model m(n = 4, k = 8)(x: [batch, time, 8]) { return x -> g(n) -> g(k) -> f(k / 2
     assert torch.equal(module(x), meant(x))
 
 
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [("n * 0.25", "n // 4"), ("0.5 * n", "n // 2"), ("1.5 * n", "3 * n // 2"), ("n / k * 0.5", "n // k // 2")],
+)
+def test_a_part_of_a_size_is_a_quotient_of_integers(size: str, shown: str) -> None:
+    """It is never rounded: a Config that makes a fraction of it is refused."""
+    text = f"model m(n = 8, k = 2)(x: [batch, time, 8]) {{ return x -> linear({size}) -> linear(8) }}"
+    source = emit(archdsl.load(text=text))
+    assert f"nn.Linear(8, {shown})" in source.replace("config.", "")
+    made: Any = load_source(source)
+    own = sys.modules[made.__module__].Config
+    x = torch.randn(2, 5, 8)
+    module, meant = made(own(n=12)), archdsl.to_torch(text=text, set={"n": 12})
+    module.load_state_dict(meant.state_dict())
+    assert torch.equal(module(x), meant(x))
+    with pytest.raises(AssertionError, match="n must be a multiple of"):
+        own(n=7)
+
+
 @pytest.mark.parametrize("demanded", [True, False])
 @pytest.mark.parametrize("size", ["n / k * (n / k) + 1", "(2 * (n / k) - 1) ** 2", "n / k * k", "abs(n / k - 9)"])
 def test_a_quotient_that_is_demanded_to_be_whole_is_one_of_integers(size: str, demanded: bool) -> None:

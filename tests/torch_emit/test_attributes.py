@@ -241,3 +241,17 @@ block b({one}, {other}, n)(x: [batch, 4]) {{
 model m(n = 2)(x: [batch, 4]) {{ return x -> b(2, 3, n) -> b(3, 5, n) as more }}"""
     x = torch.randn(2, 4)
     torch.testing.assert_close(archdsl.to_torch(text=text)(x), (((x * 2 + 3) * 2 + 3) * 3 + 5) * 3 + 5)
+
+
+def test_a_number_that_all_uses_give_alike_is_written_where_it_is_read() -> None:
+    """One that may be left out, as a scale: where uses differ, each gives its own. Sizes stay arguments."""
+    text = """
+block f(hidden: size = none, scale: number = none)(x: [batch, time, width]) -> [...] {
+  x = if hidden == none then x else x -> linear(hidden) -> linear(width)
+  return if scale == none then x else x * scale
+}
+model m(x: [batch, time, 8]) { return x -> f(hidden: 5, scale: 0.5) as a -> f(hidden: 5, scale: SCALE) as b }"""
+    alike, apart = (emit(archdsl.load(text=text.replace("SCALE", s))) for s in ("0.5", "2"))
+    assert "self.a = F_(hidden=5, width=8)" in alike
+    assert "* 0.5" in alike
+    assert "self.b = F_(hidden=5, scale=2, width=8)" in apart

@@ -17,6 +17,7 @@ from archdsl.backends.torch.schedule import measure
 from archdsl.backends.torch.tree import Part, Read, Variable
 from archdsl.backends.torch.validate import InvalidError, Terms, validate
 from archdsl.diagnostics import ArchError
+from archdsl.run.load import load_source
 
 MODELS = (
     "gpt2",
@@ -472,3 +473,17 @@ def test_modules_that_are_compared_are_called_once(op: str) -> None:
     }}
     model m(width = 4)(x: [batch, time, width]) {{ return x -> own }}"""
     assert "self.a(x)" in archdsl.torch_source(text=text)
+
+
+@pytest.mark.parametrize("factor", ["(1 / n)", "(1 / sqrt(n))", "(1 / 3)", "(1 / time)"])
+def test_what_is_times_a_part_of_one_is_divided(factor: str) -> None:
+    text = f"model m(n = 5)(x: float[batch, time, 8]) -> [batch, time, 8] {{ return (x -> gelu) * {factor} }}"
+    file = FileWriter(archdsl.load(text=text))
+    source = file.write()
+    assert "F.gelu(x) / " in source
+    validate(source, file.classes)
+    with pytest.raises(InvalidError, match="returns something else"):
+        validate(source.replace("F.gelu(x) / ", "F.gelu(x) * "), file.classes)
+    made, x = load_source(source)(), torch.randn(2, 3, 8)
+    value = {"(1 / n)": 5, "(1 / sqrt(n))": 5**0.5}.get(factor, 3)
+    torch.testing.assert_close(made(x), torch.nn.functional.gelu(x) / value)

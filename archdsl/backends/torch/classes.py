@@ -442,6 +442,7 @@ class Classes:
 
     def _resolve_group(self, group: ClassGroup) -> None:
         own = {*group.block.hypers, *group.block.axes}
+        own -= {h.name for h in group.block.header.hypers or () if h.kind in NUMBERS and is_none(h)}
         for name in group.free:
             found = {self.resolved(self.classes[c].arguments[s].get(name), c) for c, s in group.sites}
             tree = found.pop() if len(found) == 1 else None
@@ -556,6 +557,11 @@ def default(group: ClassGroup, name: str) -> Tree | None:
         if hyper.name == name and isinstance(hyper.default, ast.Number):
             return constant(str(hyper.default.text))
     return None
+
+
+def is_none(hyper: ast.Hyper) -> bool:
+    """Whether a number may be left out in the declaration: `= none`."""
+    return isinstance(hyper.default, ast.Name) and hyper.default.id == "none"
 
 
 def literal(value: dims.Value) -> Tree:

@@ -222,6 +222,9 @@ class Numbers:
         `8 / 3 * width`, `sqrt(n * n)`."""
         expr = self._expanded(expr)
         if quotients == "whole" and not self.is_exact(expr):
+            quotient = _as_quotient(expr)
+            if self.is_exact(quotient):
+                return self.spelled_by(quotient, quotients, name)
             made = self.spelled_by(expr, "real", name)
             return call_tree(word("round"), (made,)) if self.whole(expr) else made
         if quotients == "sizes" and not self._falls(expr):
@@ -408,6 +411,17 @@ class Numbers:
         if any(isinstance(v, Poly) for v in values) or self.holds(tree, values, n.real):
             return tree
         return None
+
+
+def _as_quotient(expr: Expr) -> Expr:
+    """`n * 0.25` as `n / 4`, and `1.5 * n` as `3 * n / 2`; any other expression as it is."""
+    if not isinstance(expr, Bin) or expr.op != "*":
+        return expr
+    number, other = (expr.left, expr.right) if isinstance(expr.left, Lit) else (expr.right, expr.left)
+    if not isinstance(number, Lit):
+        return expr
+    above, below = fraction(number)
+    return Bin("/", other if above == Lit("1") else Bin("*", above, other), below)
 
 
 def _divided(top: Any, bottom: Any, up: bool) -> PyNode:

@@ -267,11 +267,12 @@ def own_trees(code: Code) -> tuple[Tree, ...]:
     return tuple(x for v in found for x in v if isinstance(x, Tree))
 
 
-TIMES, ONE = PyNode("Mult", ()), PyNode("Constant", ("1",))
+TIMES, OVER, ONE = PyNode("Mult", ()), PyNode("Div", ()), PyNode("Constant", ("1",))
 
 
 def mapped(x: Any, change: Callable[[Any], Any]) -> Any:
-    """The tree, or the code, with every leaf changed. A number times a leaf that has become 1 is that number."""
+    """The tree, or the code, with every leaf changed. A number times a leaf that has become 1 is that number, and what
+    is times a leaf that has become `1 / n` is over n."""
     if isinstance(x, PyNode):
         fields = tuple(mapped(i, change) for i in x.fields)
         if all(a is b for a, b in zip(fields, x.fields, strict=True)):
@@ -280,6 +281,10 @@ def mapped(x: Any, change: Callable[[Any], Any]) -> Any:
             other = fields[2] if fields[0] == ONE else fields[0]
             if isinstance(other, PyNode) and other.kind == "Constant":
                 return other
+        if x.kind == "BinOp" and fields[1] == TIMES and x.fields[2] is not fields[2]:
+            factor = fields[2]
+            if isinstance(factor, PyNode) and factor.kind == "BinOp" and factor.fields[:2] == (ONE, OVER):
+                return PyNode("BinOp", (fields[0], OVER, factor.fields[2]))
         return PyNode(x.kind, fields)
     if isinstance(x, tuple):
         return tuple(mapped(i, change) for i in x)

@@ -288,6 +288,8 @@ class Evaluator:
         if isinstance(left, list) or isinstance(right, list):
             return PYTHON[op](left, right)  # `3 * [mask]`, `[a] + [b]`
         self._tensors(left, right)
+        if op == "Div" and _number(right) and _plain(right):  # `x * (1 / n)` is written so
+            op, right = "Mult", _real(1 / _plain(right), right)
         return self.term("binary", op, left, right)
 
     def operand(self, x: Any, env: Mapping[Any, Any]) -> Any:

@@ -48,8 +48,8 @@ class RelativeBias(nn.Module):
     def forward(self, i: Tensor, j: Tensor) -> Tensor:
         distance = i.unsqueeze(1) - j
         n = torch.maximum(distance, distance * (1 - self.sides))
-        h = torch.log(n.clamp(min=1) / self.near) / math.log(self.max_distance / self.near) * (self.side - self.near)
-        far = self.near + h.long()
+        far = torch.log(n.clamp(min=1) / self.near) / math.log(self.max_distance / self.near) * (self.side - self.near)
+        far = self.near + far.long()
         found = torch.where(n < self.near, n, far.clamp(max=self.side - 1))
         bucket = found + (distance < 0).long() * (self.side * (self.sides - 1))
         return self.weight.transpose(0, 1)[:, bucket]
@@ -58,11 +58,10 @@ class RelativeBias(nn.Module):
 class Attention(nn.Module):
     """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
-    def __init__(self, config: Config, scale: float, dropout: float = 0) -> None:
+    def __init__(self, config: Config, dropout: float = 0) -> None:
         super().__init__()
         self.head_dim = config.head_dim
         self.dropout = dropout
-        self.scale = scale
         self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
         self.k = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
         self.v = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
@@ -73,7 +72,7 @@ class Attention(nn.Module):
         k = self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         v = self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         y = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=bias, dropout_p=self.dropout if self.training else 0, scale=self.scale
+            q, k, v, attn_mask=bias, dropout_p=self.dropout if self.training else 0, scale=1
         )
         return self.out(y.transpose(1, 2).flatten(2))
 
@@ -97,7 +96,7 @@ class EncoderLayer(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
-        self.attention = Attention(config, dropout=0.1, scale=1)
+        self.attention = Attention(config, dropout=0.1)
         self.dropout = nn.Dropout(0.1)
         self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
         self.ffn = MLP(config, dropout=0.1)
@@ -110,11 +109,10 @@ class EncoderLayer(nn.Module):
 class CrossAttention(nn.Module):
     """Multi-head attention (Vaswani et al., 2017, section 3.2)."""
 
-    def __init__(self, config: Config, scale: float, dropout: float = 0) -> None:
+    def __init__(self, config: Config, dropout: float = 0) -> None:
         super().__init__()
         self.head_dim = config.head_dim
         self.dropout = dropout
-        self.scale = scale
         self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
         self.k = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
         self.v = nn.Linear(config.width, config.heads * config.head_dim, bias=False)
@@ -125,7 +123,7 @@ class CrossAttention(nn.Module):
         k = self.k(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, head_dim]
         v = self.v(memory).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, source, head_dim]
         y = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0, scale=self.scale
+            q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0, scale=1
         )
         return self.out(y.transpose(1, 2).flatten(2))
 
@@ -136,10 +134,10 @@ class DecoderLayer(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(config.width, eps=1e-6)
-        self.attention = Attention(config, dropout=0.1, scale=1)
+        self.attention = Attention(config, dropout=0.1)
         self.dropout = nn.Dropout(0.1)
         self.cross_attention_norm = nn.RMSNorm(config.width, eps=1e-6)
-        self.cross_attention = CrossAttention(config, dropout=0.1, scale=1)
+        self.cross_attention = CrossAttention(config, dropout=0.1)
         self.ffn_norm = nn.RMSNorm(config.width, eps=1e-6)
         self.ffn = MLP(config, dropout=0.1)
 
@@ -190,4 +188,4 @@ class T5Base(nn.Module):
         x = self.dropout(self.token_embedding(target))
         for decoder in self.decoder:
             x = decoder(x, memory, bias, mask)
-        return F.linear(self.norm(x), self.token_embedding.weight) * (1 / math.sqrt(self.config.width))
+        return F.linear(self.norm(x), self.token_embedding.weight) / math.sqrt(self.config.width)
