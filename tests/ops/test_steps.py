@@ -1046,6 +1046,20 @@ LED = {
     "sums": f"{H}\n  y = (h -> cumsum(axis: 1))[:, n:]",
     "linear attention": f"{H} -> split_heads(2)\n  y = (linear_attention(h, h, h) -> merge_heads)[:, n:]",
 }
+LED |= {
+    "given to each layer, too": "g = given -> linear(8)\n  h = concat(g, x, axis: 1)\n"
+    "  h = (h -> mha(heads: 2, mask: causal))[:, n:]\n  y = h + sdpa(h, g, g)",
+    "a latent": f"{H}\n  y = (h -> mla(heads: 2, kv_rank: 4, nope_dim: 8, rope_dim: 4, v_dim: 8, mask: causal))[:, n:]",
+    "before and behind": f"x = x -> conv1d(8, kernel: 3, padding: causal)\n  {H}\n"
+    "  y = (h -> mha(heads: 2, mask: causal))[:, n:] -> gru(8)",
+}
+ONNX_ALONE = {
+    "a table cut off": "does something else, too",
+    "some layers": "everywhere that positions are kept",
+    "taken off one by one": "everywhere that positions are kept",
+    "keys in front, too": "everywhere that positions are read",
+    "queries of tokens alone": "everywhere that positions are read",
+}
 KEEPS = {"of several tensors": [6, 6], "in each layer": [3] * 6, "layers": [3] * 6, "some layers": [0, 0, 3, 3]}
 KEEPS |= {"taken off one by one": [3, 3, 2, 2], "blocks": [6, 6], "keys in front, too": [6]}
 KEEPS |= {"rotated": [3, 3], "queries of tokens alone": [3, 3, 3]}
@@ -1080,7 +1094,28 @@ def test_places_in_front_of_the_sequence_go_through_the_layers(what: str, n: int
     found = differences(model, last=True)
     assert {"steps", "left", "right", "left, last"} <= found.keys()
     found |= differences(model, (3, 1, 2, 2), target="ort-cpu")
+    if what in ONNX_ALONE:
+        with pytest.raises(ArchError, match=f"(?s)E0504.*{ONNX_ALONE[what]}.*--to onnx --decode"):
+            torch_differences(model)
+    else:
+        found |= {f"torch {how}": d for how, d in torch_differences(model, (3, 1, 2, 2)).items()}
+        assert "torch left, static" in found
     assert max(found.values()) < 1e-5, found
+
+
+@pytest.mark.parametrize("what", ["positions of tokens", "rotated", "blocks", "in each layer", "a recurrence"])
+def test_as_many_places_in_front_of_the_sequence_as_a_config_says(what: str) -> None:
+    model = led(what)
+    made = load_source(emit(model, Extras(frozenset({"generate"}))))
+    names: Any = sys.modules[made.__module__]
+    for n in (1, 2, 5):
+        module, tokens, cache = made(names.Config(n=n)).eval(), torch.randint(30, (2, 8)), names.Cache(8)
+        with torch.no_grad():
+            steps = [module(part, cache=cache) for part in tokens.split([4, 1, 3], 1)]
+            torch.testing.assert_close(torch.cat(steps, 1), module(tokens))
+        prompts, real = tokens[:, :5], torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
+        together = module.generate(prompts, 4, attention_mask=real)
+        torch.testing.assert_close(together[1:], module.generate(prompts[1:, 2:], 4))
 
 
 NOT_LED = {

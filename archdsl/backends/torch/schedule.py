@@ -272,7 +272,7 @@ class Scheduler:
         for s in statements:
             last = found[-1] if found else None
             of_cache = isinstance(s, IfStatement) and all(map(is_cache, leaves(s.test)))
-            if of_cache and isinstance(s, IfStatement) and isinstance(last, IfStatement) and last.test == s.test:
+            if of_cache and isinstance(s, IfStatement) and isinstance(last, IfStatement) and goes_on(s, last):
                 found[-1] = IfStatement(s.test, last.then + s.then, last.otherwise + s.otherwise, last.note)
             elif isinstance(s, Bind) and isinstance(last, Bind) and self.parallel(last, s):
                 found[-1] = Rebind(last.targets + s.targets, (last.expr, s.expr))
@@ -457,6 +457,14 @@ def read_copies(statements: Sequence[Statement], after: Set[Target]) -> tuple[St
 def is_copy(tree: Tree) -> bool:
     """Whether an expression is a name alone."""
     return isinstance(tree, Read)
+
+
+def goes_on(s: IfStatement, last: IfStatement) -> bool:
+    """Whether what is done under a test goes on where the statement before ends, which asks the same. In `if cache is
+    None or cache.first` nothing is read that the one before makes: it stands alone then."""
+    made = {t for each in last.then + last.otherwise for t in bound(each)}
+    either = isinstance(s.test, PyNode) and s.test.kind == "BoolOp"
+    return last.test == s.test and not (either and made & read_by(s.then + s.otherwise))
 
 
 def read_by(statements: Sequence[Statement]) -> set[Target]:

@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 from archdsl.backends.torch.features.by_row import ByRow
 from archdsl.backends.torch.features.reading import Reading, refuse, span_of
-from archdsl.ir.dims import Num, expr_text
+from archdsl.ir.dims import Num, Var, expr_text
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -29,7 +29,7 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.static import numbers_of
 from archdsl.passes.flatten import FlatNode, FlatOp, Unrolled
-from archdsl.passes.forms import ALL, FIXED, NEW, has, is_time
+from archdsl.passes.forms import ALL, FIXED, NEW, has, in_front, is_time
 
 
 class Role(Enum):
@@ -89,6 +89,8 @@ class Roles:
     behind it than for other readers."""
     at_keys: set[tuple[Node, int]] = field(default_factory=set)
     """Inputs made of pairs, or of keys, that are read at all positions."""
+    leading: set[Node] = field(default_factory=set)
+    """What puts places in front of the sequence in the first step, or cuts them off."""
     lengthened: set[OpNode] = field(default_factory=set)
     """Those that make an axis of keys as long as the sequence: of all positions so far."""
     at_positions: dict[OpNode, int] = field(default_factory=dict)
@@ -229,7 +231,7 @@ class Assigner:
         if isinstance(node, CheckNode):
             if not self.speaks_of_time(node):
                 return Role.FIRST
-            if node.op == "<=" and is_time(node.left, self.reading.time):  # asked of the length that it will grow to
+            if node.op == "<=" and self.reading.counts(node.left):  # asked of the length that it will grow to
                 return Role.FIRST
             least = node.op == "<=" and is_time(node.right, self.reading.time) and not has(node.left, self.reading.time)
             return Role.ALWAYS if least else Role.NOTHING
@@ -301,6 +303,10 @@ class Assigner:
             found.at_positions[node] = self.by_row.directly[flats[-1]]
         if any(f in self.reading.carries for f in flats):
             found.carries.add(node)
+        if any(f in self.reading.leading for f in flats):
+            found.leading.add(node)
+        elif self.reading.front and isinstance(node, OpNode) and not node.op.positional:
+            self.demand_sizes(node, unrolled.block)
         if isinstance(node, OpNode):
             if flats[-1] in self.reading.latents:
                 latent = self.reading.latents[flats[-1]]
@@ -311,6 +317,12 @@ class Assigner:
                 chain = (n.node for c in latent.chain if isinstance(n := self.reading.whole[c], FlatOp))
                 found.latent[node] = tuple(names[v] for v in base), tuple(chain)
             self.note_kept(node, flats, found)
+
+    def demand_sizes(self, node: OpNode, block: Block) -> None:
+        """Raise ArchError E0504 for an op of a step that is told how many positions there are with those in front."""
+        for n in numbers_of(node.options):
+            if in_front(n, self.reading.time) and not (isinstance(n.expr, Var) and n.expr.name not in block.local):
+                raise refuse(f"`{node.op.name}` is given the length `{expr_text(n.expr)}`", node.span)
 
     def note_lengths(self, node: OpNode, flats: Sequence[FlatNode], found: Roles) -> None:
         """Note that an op is given the length of the keys. Raises ArchError E0504 where that is not known."""

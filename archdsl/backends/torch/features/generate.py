@@ -97,17 +97,19 @@ def at_once(given: Given, at: str) -> str:
     logits = {{step}}({given("tokens")}, {{cache}}=cache{more}){{first}}{ends}"""
 
 
-def row_by_row(given: Given, later: Given) -> str:
-    """The prompts as far as all have tokens, then one position after the other."""
+def row_by_row(given: Given, later: Given, led: bool = False) -> str:
+    """The prompts as far as all have tokens, then one position after the other. `led`: the cache counts places in front
+    of the tokens."""
+    front = " + cache.front" * led
     one = f"{{step}}({later('tokens[:, i : i + 1]')}, {{cache}}=cache){{first}}[:, -1]"
     return f"""    cache = Cache(tokens.size(1) + max_new_tokens, static=compiled)
     shortest, longest = int(lengths.min()), tokens.size(1)
     logits = {{step}}({given("tokens[:, :shortest]")}, {{cache}}=cache){{first}}[:, -1]
     for i in range(shortest, longest):  # a recurrence must not read what lies behind a row's end
-        cache.start, cache.active = lengths[:, None].clamp(max=i), i < lengths
+        cache.start, cache.active = lengths[:, None].clamp(max=i){front}, i < lengths
         logits = torch.where(cache.active[:, None], {one}, logits)
     if shortest < longest:
-        cache.start, cache.active = lengths[:, None], None"""
+        cache.start, cache.active = lengths[:, None]{front}, None"""
 
 
 class Generate(Section):
@@ -217,6 +219,7 @@ class Generate(Section):
                     used |= {n.fields[1] for n in read}
         if "set_state" in used:
             used.add("active")
+            used |= {"front"} if self.reading.front else set()
         return used
 
     @property
@@ -250,7 +253,8 @@ class Generate(Section):
             return ", ".join(new if v is self.tokens else others.get(v, "None") for v in inputs)
 
         given, later = partial(handed, here), partial(handed, {})
-        prefill = row_by_row(given, later) if self.reading.carries else at_once(given, at)
+        led = self.reading.front > 0
+        prefill = row_by_row(given, later, led) if self.reading.carries else at_once(given, at)
         return [stream(more, step, cache, prefill, later, first, self.together, self.on_cpu)]
 
 

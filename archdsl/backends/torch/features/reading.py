@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from archdsl.diagnostics import ArchError, error
 from archdsl.diagnostics.source import Span
-from archdsl.ir.graph import AppendNode, CallNode, Model, NewestNode, Node, Value
+from archdsl.ir.dims import Num
+from archdsl.ir.graph import AppendNode, CallNode, FirstNode, Model, NewestNode, Node, Value
 from archdsl.ir.static import numbers_of
 from archdsl.passes.flat_step import FlatStep, Latent, unroll_step
 from archdsl.passes.flatten import FlatForm, FlatNode, FlatOp, FlatParam, Unrolled, unroll
-from archdsl.passes.forms import ALL, NEW, has
+from archdsl.passes.forms import ALL, NEW, has, in_front, is_time
 from archdsl.passes.step import stepped
 
 
@@ -21,8 +22,6 @@ class Reading:
         """Raises ArchError E0504 where the model's output depends on later positions, or an op has no step."""
         self.model = model
         self.step: FlatStep = unroll_step(stepped(model))
-        if self.step.of.first is not None:
-            raise refuse("places in front of the sequence go through the layers, which PyTorch has no steps for")
         self.time = self.step.of.time
         flat, self.root = unroll(model)
         self.whole = dict(_pairs(self.step.root, self.root, self.step.of.origins))
@@ -44,7 +43,10 @@ class Reading:
         self.output = flat.outputs[0]
         self.results = self.step.of.results
         """Which outputs of the model a step gives."""
-        self.crossing = {self.values[v] for v in self.step.before.outputs}
+        steps = self.step.step.nodes
+        again = {v for n in steps if not isinstance(n, FlatForm) or not isinstance(n.node, FirstNode) for v in n.inputs}
+        self.crossing = {self.values[v] for v in self.step.before.outputs if v in again}
+        """What the first step computes and later ones read."""
         self.taken = [self.values[v] for v in self.step.taken]
         self.makers = {v: n for n in self.nodes for v in n.outputs}
         self.readers: dict[Value, list[tuple[FlatNode, int]]] = {}
@@ -63,7 +65,60 @@ class Reading:
                 self.caches[self.values[kept.node.output]] = kept.axis
             else:
                 self.carries.add(self.whole[kept.node])
+        self.front = self.of_front()
+        """How many places in front of the sequence go through the layers."""
+        self.leading = {n for n in self.nodes if self.leads(n)}
+        """What puts them there, or cuts them off."""
         self.latents: Mapping[FlatNode, Latent] = {self.whole[n]: latent for n, latent in self.step.latents.items()}
+
+    def of_front(self) -> int:
+        """Return how many places in front of the sequence go through the layers; a cache counts them with its tokens.
+        Raises ArchError E0504 where these are not as many everywhere, or tensors of tokens are read beside them."""
+        step, of = self.step, self.step.of
+        if of.first is None:
+            return 0
+        counts = dict.fromkeys(of.front(k.shape[k.axis]) for k in step.kept if k.kind == "cache")
+        several = "not as many places stand in front of the sequence everywhere that positions are"
+        if len(counts) > 1:
+            raise refuse(f"{several} kept")
+        timed = [(n, v, [of.front(d) for d in v.shape if of.has(d)]) for n in step.step.nodes for v in n.outputs]
+        pairs = [f for _, v, fronts in timed for f in fronts if len(fronts) > 1 or v in step.positional]
+        front = next(iter(counts), max(pairs, default=0))
+        for node, value, fronts in timed:
+            read = [v for v in node.inputs if isinstance(v, Value)]
+            whole = not isinstance(node, FlatForm) and (len(fronts) > 1 or any(map(step.of_all, read)))
+            counted = {front} if whole else {front, 0} if value in step.positional else {*fronts}
+            if not counted.issuperset(fronts):
+                raise refuse(f"{several} read", None if isinstance(node, FlatForm) else span_of(node))
+        if any(v.dtype == "padding" and any(map(of.has, v.shape)) for v in step.step.inputs):
+            raise refuse(
+                "places in front of the sequence go through the layers, and an input says which tokens are padding"
+            )
+        return front
+
+    def leads(self, node: FlatNode) -> bool:
+        """Whether an op puts places in front of the sequence, or cuts them off. Raises ArchError E0504 where it does
+        anything else."""
+        if self.step.of.first is None or not isinstance(node, FlatOp):
+            return False
+        read = [v for v in node.inputs if isinstance(v, Value) and self.fronts(v)]
+        made = {front for v in node.outputs for front in self.fronts(v)}
+        if all(self.fronts(v) == made for v in read) or any(self.reads_all(node, i) for i in range(len(node.inputs))):
+            return False
+        output, value = node.outputs[0], read[0]
+        apart = [a for a, (d, e) in enumerate(zip(value.shape, output.shape, strict=False)) if d.value != e.value]
+        same = len(read) == len(node.outputs) == len(apart) == 1 and value.rank == output.rank
+        if not same or output in self.positional:
+            raise refuse("an op that cuts off places in front of the sequence does something else, too", span_of(node))
+        return True
+
+    def fronts(self, value: Value) -> set[int]:
+        """How many places stand in front of the sequence along the axes of time of a tensor."""
+        return {in_front(d, self.time) for d in value.shape if has(d, self.time)}
+
+    def counts(self, size: Num) -> bool:
+        """Whether a size is that of the positions that a cache counts."""
+        return in_front(size, self.time) == self.front if self.front else is_time(size, self.time)
 
     def moving_copies(self, node: FlatNode) -> Iterator[FlatNode]:
         """Yield what stands for a node in the step, if that depends on the sequence. Projections of what is kept are
@@ -120,7 +175,7 @@ def span_of(node: FlatNode) -> Span | None:
 def _pairs(step: Unrolled, whole: Unrolled, origins: Mapping[Node, Node]) -> Iterator[tuple[FlatNode, FlatNode]]:
     """Each node of an unrolled step with that of the unrolled model."""
     for node, flats in step.nodes.items():
-        if not isinstance(node, AppendNode | NewestNode):
+        if not isinstance(node, AppendNode | NewestNode | FirstNode):
             yield from zip(flats, whole.nodes[origins.get(node, node)], strict=True)
     for node, calls in step.calls.items():
         origin = origins.get(node, node)

@@ -11,7 +11,7 @@ from archdsl.ir import dims
 from archdsl.ir.dims import Lit, Num
 from archdsl.ir.graph import Value
 from archdsl.ir.op import Tree
-from archdsl.passes.forms import ALL, has, in_front, is_time
+from archdsl.passes.forms import ALL, has, in_front
 
 if TYPE_CHECKING:
     from archdsl.backends.torch.features.steps import StepLowering
@@ -29,14 +29,16 @@ class StepScope(TorchNodeScope):
         return "linear" if self.lowering.section.on_cpu else "F.linear"
 
     def positions(self, length: Num, offset: Num | None = None) -> Tree:
-        form, front = self.lowering.form.get(self.node), in_front(length, self.lowering.reading.time)
+        reading, form = self.lowering.reading, self.lowering.form.get(self.node)
+        front = 0 if reading.front else in_front(length, reading.time)
         if front or form is not None:
             found = self._keys_behind(length, front) if front else self.lowering.of_form(form or ALL)
             return found if offset is None else self.py("{x} + {offset}", x=found, offset=offset)
         middle = self.lowering.roles.at_positions.get(self.node)
         if middle is None:
             return super().positions(length, offset)
-        found = py("{s}.positions", s=self.lowering.state)
+        own = "positions" if reading.counts(length) else "behind"
+        found = py(f"{{s}}.{own}", s=self.lowering.state)
         if middle:
             found = py(f"{{x}}[:{', None' * middle}]", x=found)
         return self.lowering.positions(found if offset is None else self.py("{x} + {offset}", x=found, offset=offset))
@@ -45,8 +47,9 @@ class StepScope(TorchNodeScope):
         time, state = self.lowering.reading.time, self.lowering.state
         if not has(queries, time) and not has(keys, time):
             return None
-        front = in_front(keys, time)
-        if not (is_time(queries, time) or queries.value == 1) or not (front or is_time(keys, time)):
+        counts = self.lowering.reading.counts
+        front = 0 if counts(keys) else in_front(keys, time)
+        if not (counts(queries) or queries.value == 1) or not (front or counts(keys)):
             raise refuse(f"a decode step has no pairs of {queries} queries and {keys} keys")
         form = self.lowering.form.get(self.node)
         if form is not None:

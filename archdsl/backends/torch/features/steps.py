@@ -44,8 +44,9 @@ from archdsl.backends.torch.program import (
 from archdsl.backends.torch.scope import TorchNodeScope
 from archdsl.backends.torch.tree import NumberLeaf, PyNode, Read, Variable, call_tree, leaves, lift, mapped, py
 from archdsl.ir import dims, static
-from archdsl.ir.dims import Num, Var
+from archdsl.ir.dims import Expr, Lit, Num, Var
 from archdsl.ir.graph import (
+    Block,
     CallNode,
     CheckNode,
     CondNode,
@@ -63,7 +64,7 @@ from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
 from archdsl.ir.walk import block_tensors, every_node
 from archdsl.passes.dce import live, live_nodes
-from archdsl.passes.forms import ALL, NEW, has, is_time
+from archdsl.passes.forms import ALL, NEW, has, in_front, is_time
 
 if TYPE_CHECKING:
     from archdsl.backends.torch.classes import ClassGroup
@@ -207,6 +208,9 @@ class StepLowering(Lowering):
         """Begin a step of the model."""
         first = next(v for v in self.block.graph.inputs if v not in self.late)
         steps: list[Step] = [Do(py("{s}.begin({x})", s=self.state, x=Read(first)))]
+        if self.reading.front:
+            count = self.numbers.short(Num(self.reading.front, self.of_front(self.block)))
+            steps.append(Do(py("{s}.lead({n})", s=self.state, n=count)))
         for value in self.block.graph.inputs:
             if value in self.reading.caches:
                 kept = self.keeping([Read(value)], self.reading.caches[value], value.rank)
@@ -214,6 +218,25 @@ class StepLowering(Lowering):
         self.put(Fork((), tuple(steps)))
         if self.ending is not None:
             self.steps += self.ending.before
+
+    def of_front(self, block: Block) -> Expr:
+        """How many places in front of the sequence go through the layers, as a block spells it, or a block that it
+        calls."""
+        time, local = self.reading.time, block.local
+        for node in nodes_within(block.graph):
+            for size in (d for v in node_outputs(node) for d in v.shape):
+                if self.reading.counts(size):
+                    expr = size.expr
+                    while names := {n: local[n] for n in dims.free_names(expr) if n in local}:
+                        expr = dims.substitute(expr, names)
+                    tokens = [n for n in dims.free_names(expr) if any(is_time(d, time) for d in sizes_called(n, block))]
+                    if tokens:
+                        return dims.substitute(expr, dict.fromkeys(tokens, Lit("0")))
+        for node in nodes_within(block.graph):
+            if isinstance(node, CallNode):
+                found = self.of_front(node.block)
+                return dims.substitute(found, node.bind)
+        raise AssertionError("nothing is put in front of the sequence")
 
     def parameters(self) -> None:
         """Those of `forward`. What the first step alone takes may be None; a step of its own has it behind the
@@ -385,8 +408,25 @@ class StepLowering(Lowering):
         """Write a node."""
         if isinstance(node, LoopNode | CondNode) and self.roles.role[node] is not Role.NOTHING:
             super().node(node, graph)
+        elif isinstance(node, OpNode) and node in self.roles.leading:
+            self.lead(node, graph)
         else:
             self.put_both(node, graph)
+
+    def lead(self, node: OpNode, graph: Graph) -> None:
+        """Put places in front of the sequence, or cut them off: those are there in the first step alone."""
+        (given,) = (v for v in node.inputs if isinstance(v, Value) and self.of_time(v))
+        (output,) = node.outputs
+        self.agree([given])
+        around, self.steps = self.steps, []
+        compute = partial(super().node, node, graph)
+        self.steps += self.woven(*self.captured_both(compute, compute))
+        self.agree([output])
+        steps, made, x = self.steps, self.read(output), self.read(given)
+        self.steps = around
+        found = Variable(output.name or self.lowered.method.hints.get(output, "h"))
+        self.put(Conditional(once(self.state), Suite((), tuple(steps), (made,)), Suite((), (), (x,)), (found,)))
+        self.aliases[output] = self.other.aliases[output] = Read(found)
 
     def step_of(self, node: IrNode, graph: Graph) -> None:
         """What a step does at a node."""
@@ -403,7 +443,7 @@ class StepLowering(Lowering):
         """The last node of the model that looks at other positions, and the one tensor [batch, new, …] that is read of
         it and of those before: from there on the positions that are not wanted can be left out."""
         nodes = [n for n in graph.nodes if self.roles.role[n] in (Role.STEP, Role.PAIRS)]
-        special = [i for i, n in enumerate(nodes) if self.is_special(n)]
+        special = [i for i, n in enumerate(nodes) if self.is_special(n) or self.is_led(n)]
         if not special or self.section.tokens is None or len(graph.outputs) > 1:
             return None, None
         tail = nodes[special[-1] + 1 :]
@@ -427,6 +467,11 @@ class StepLowering(Lowering):
         if isinstance(node, OpNode):
             return any(node in part for part in (roles.kept, roles.readers, roles.latent, roles.carries))
         return isinstance(node, ScanNode) or any(self.is_special(n) for g in inner_graphs(node) for n in g.nodes)
+
+    def is_led(self, node: IrNode) -> bool:
+        """Whether a node reads or makes places in front of the sequence."""
+        sizes = (d for v in (*reads(node), *node_outputs(node)) for d in v.shape)
+        return self.reading.front > 0 and any(in_front(d, self.reading.time) for d in sizes)
 
     def narrow(self, value: Value) -> None:
         """Leave out the positions that are not wanted: of each row one alone may be."""
@@ -506,11 +551,14 @@ class StepLowering(Lowering):
         def name(name: str) -> Tree:
             if self.is_length(name):
                 return py(length, s=self.state)
+            if self.is_of_tokens(name):
+                return py(f"({length} - {{s}}.front)", s=self.state)
             value = self.block.axes.get(name) or self.block.hypers.get(name)
             return NumberLeaf(Var(name), value.value if isinstance(value, Num) else self.numbers.worth(Var(name)))
 
         def leaf(x: Any) -> Any:
-            if isinstance(x, NumberLeaf) and any(map(self.is_length, dims.free_names(x.expr))):
+            names = dims.free_names(x.expr) if isinstance(x, NumberLeaf) else ()
+            if isinstance(x, NumberLeaf) and any(self.is_length(n) or self.is_of_tokens(n) for n in names):
                 return self.numbers.spelled_by(x.expr, "real" if x.real else "sizes", name)
             return x
 
@@ -518,13 +566,12 @@ class StepLowering(Lowering):
         return made
 
     def is_length(self, name: str) -> bool:
-        """Whether a name is the length of the sequence."""
-        value = self.block.axes.get(name)
-        value = self.block.hypers.get(name) if value is None else value
-        if isinstance(value, Num):
-            return is_time(value, self.reading.time)
-        sizes = (d for v in block_tensors(self.block) for d in v.shape)
-        return any(isinstance(d.expr, Var) and d.expr.name == name and is_time(d, self.reading.time) for d in sizes)
+        """Whether a name is the length of the sequence, with what stands in front of it."""
+        return any(map(self.reading.counts, sizes_called(name, self.block)))
+
+    def is_of_tokens(self, name: str) -> bool:
+        """Whether a name is the length of the sequence alone, where something stands in front of it."""
+        return self.reading.front > 0 and any(is_time(d, self.reading.time) for d in sizes_called(name, self.block))
 
     # --- nodes ---
 
@@ -544,7 +591,8 @@ class StepLowering(Lowering):
     def check(self, node: CheckNode) -> None:
         """Ask for a least length of all positions so far."""
         if self.mode != "whole" and self.roles.role.get(node) is Role.ALWAYS:
-            self.put(Check(py("{n} <= {s}.end", n=self.numbers.short(node.left), s=self.state), node.message))
+            end = "{s}.end" if self.reading.counts(node.right) else "{s}.end - {s}.front"
+            self.put(Check(py(f"{{n}} <= {end}", n=self.numbers.short(node.left), s=self.state), node.message))
         else:
             super().check(node)
 
@@ -829,6 +877,16 @@ class StepLowering(Lowering):
             return super().arguments(node, group)
         finally:
             group.first.losses = losses
+
+
+def sizes_called(name: str, block: Block) -> list[Num]:
+    """Return what a name of a block may be."""
+    value = block.axes.get(name)
+    value = block.hypers.get(name) if value is None else value
+    if isinstance(value, Num):
+        return [value]
+    sizes = (d for v in block_tensors(block) for d in v.shape)
+    return [d for d in sizes if isinstance(d.expr, Var) and d.expr.name == name]
 
 
 def taken(targets: tuple[Value | Variable, ...], tree: Tree) -> Bind:

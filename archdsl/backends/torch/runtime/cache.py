@@ -30,6 +30,19 @@ class Cache:
         later = not self.first and (self.static or self.positions.numel() > 1)  # some keys are later than a position
         self.mask = self.keys <= self.positions[:, None, :, None] if later else None
 
+    def lead(self, count: int) -> None:
+        """Let so many places stand in front of the tokens: the first step computes them, too."""
+        self.front = count
+        if self.first:
+            self.capacity, self.start, self.end = self.capacity + count, self.start + count, self.end + count
+            self.keys = torch.arange(self.end, device=self.keys.device)
+            self.positions = self.keys[None]
+
+    @property
+    def behind(self) -> Tensor:
+        """Return the positions of the new tokens [1 or batch, new], counted from the first one."""
+        return (self.positions[:, self.front :] if self.first else self.positions) - self.front
+
     @property
     def real(self) -> Tensor:
         """Return which positions are tokens [batch, all]: all that any position attends to."""
