@@ -170,3 +170,17 @@ def test_what_a_recurrence_reads_is_called_as_its_signature_says(call: str, name
     bound = re.findall(r"^ +(\w+) = ", source[source.index("class Layer") :], re.MULTILINE)
     assert {*names} <= {*bound}
     assert not any(name.startswith("h_") for name in bound)
+
+
+def test_the_state_of_a_scan_leaves_its_input_the_name_that_this_has() -> None:
+    text = """
+        block layer(x: [batch, time, 8]) -> [batch, time, 8] {
+          param rates: [8, 4] = ones
+          h = x -> silu
+          return selective_scan(h, softplus(h), -exp(rates), h[..., :4], h[..., 4:])
+        }
+        model m(tokens: token[batch, time]) { return tokens -> embedding(16, 8) -> layer -> linear(16) }"""
+    source = archdsl.torch_source(text=text, features=["generate"])
+    assert "state = cache.state(" in source
+    assert "cache.set_state(state)" in source
+    assert "h_2" not in source

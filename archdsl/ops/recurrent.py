@@ -527,7 +527,7 @@ class SelectiveScan(Primitive):
 
     def states(self, node: OpNode) -> Sequence[State]:
         x, a = tensor_inputs(node, 0, 2)
-        return (State("h", (x.shape[0], *a.shape), "float32", 1),)
+        return (State("state", (x.shape[0], *a.shape), "float32", 1),)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return self.scanned(node, g, None)[0]
@@ -566,9 +566,9 @@ class SelectiveScan(Primitive):
         return g.Add(g.cast(y, own), g.Mul(g.arg(5, own), g.arg(0, own))), last
 
     def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
-        scan = e.py("selective_scan_on({0}, {1}, {2}, {3}, {4}, {h})", h=past[0])
-        y, h = e.unpack(("y", "h"), scan)
-        return self.skipped(e, y), (h,)
+        scan = e.py("selective_scan_on({0}, {1}, {2}, {3}, {4}, {state})", state=past[0])
+        y, state = e.unpack(("y", "state"), scan)
+        return self.skipped(e, y), (state,)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         return self.skipped(e, e.py("selective_scan({0}, {1}, {2}, {3}, {4})"))
