@@ -184,3 +184,28 @@ def test_the_state_of_a_scan_leaves_its_input_the_name_that_this_has() -> None:
     assert "state = cache.state(" in source
     assert "cache.set_state(state)" in source
     assert "h_2" not in source
+
+
+@pytest.mark.parametrize("features", [(), ("generate",)])
+@pytest.mark.parametrize("layers", ["2 * near + 2 * far", "2 * (near + far)", "near + 3 * far + near"])
+def test_what_layers_of_several_names_read_is_called_after_them(layers: str, features: tuple[str, ...]) -> None:
+    text = f"""
+        block layer(mask: mask, theta: number) {{
+          attention: mha(heads: 2)  mask: mask  position: rope(theta: theta)
+        }}
+        model m {{
+          let near = layer(mask: causal & window(3), theta: 100)
+          let far = layer(mask: causal & window(5), theta: 1000)
+          vocab: 16  context: 16  width: 8
+          blocks: {layers}
+          head: lm
+        }}"""
+    source = archdsl.torch_source(text=text, features=features)
+    source = source[source.index("class M(") : source.index("def stream") if features else None]
+    bound = {*re.findall(r"^ +(\w*(?:mask|rope)\w*) = ", source, re.MULTILINE)}
+    assert bound == {"near_mask", "far_mask", "near_rope", "far_rope"}
+    assert {*re.findall(r"\blayer_\w+", source)} <= {"layer_mask", "layer_rope"}
+    assert archdsl.verify(text=text, seq=9).agrees
+    # One name alone, or one reader for both, is as it was.
+    one = archdsl.torch_source(text=text.replace("window(5)", "window(3)").replace("1000", "100"), features=features)
+    assert {*re.findall(r"(\w+_)?(?:mask|rope) = ", one[one.index("class M(") :])} <= {"", "attention_"}

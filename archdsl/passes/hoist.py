@@ -48,7 +48,11 @@ def hoisted(model: Model) -> Model:
     to the nearest block that has them, once for all that read it. Blocks read what was moved by contexts.
 
     What equations make of positions moves where it would be computed more than once."""
-    return replace(model, block=_Blocks(model.block).hoisted(model.block, root=True).block)
+    blocks = _Blocks(model.block)
+    root = blocks.hoisted(model.block, root=True)
+    if names := root.told_apart():
+        root = _Block(blocks, model.block, root=True, names=names)
+    return replace(model, block=root.block)
 
 
 class _Blocks:
@@ -70,8 +74,12 @@ class _Block:
     """One block being rewritten. `levels` are the graphs being written: the block's own, then those of loops, scans and
     conditions."""
 
-    def __init__(self, blocks: _Blocks, raw: Block, root: bool) -> None:
+    def __init__(self, blocks: _Blocks, raw: Block, root: bool, names: Mapping[int, str] | None = None) -> None:
         self.blocks, self.raw, self.root = blocks, raw, root
+        self.names = names or {}
+        """What to call what moves here, by how much of it was there before: see `told_apart`."""
+        self.readers: dict[Value, set[str]] = {}
+        """By which names the spec calls the blocks that are handed a tensor of this block, or one around it."""
         self.around = {c.value: c for c in raw.contexts if isinstance(c.value, Value)}
         """What stands for tensors of blocks around."""
         self.handles = {c.value.instance: c for c in raw.contexts if isinstance(c.value, Handle)}
@@ -234,7 +242,9 @@ class _Block:
                 self.apply(value)
                 contexts.append(given[value])
             else:
-                contexts.append(self.read(self.brought(value, callee, names, given)))
+                found = self.read(self.brought(value, callee, names, given))
+                self.readers.setdefault(found, set()).add(node.alias)
+                contexts.append(found)
         kept = [c.value for c in callee.block.contexts]
         unread = _names(given) - _names(kept)
         gone = [v.instance for v in given if isinstance(v, Handle) and v not in kept and v.instance.joined]
@@ -324,6 +334,17 @@ class _Block:
         hint = next((h for h in node.op.hints if h.isidentifier()), node.op.name)
         return f"{hint}_{inputs[0].name}" if inputs and inputs[0].name else hint
 
+    def told_apart(self) -> dict[int, str]:
+        """Names for tensors of one name, each read by layers that the spec calls by one: `near_mask`, `far_mask`. Each
+        under the number of those that moved here before it."""
+        called = {i: self.called(v) for i, v in enumerate(self.makers) if v in self.readers}
+        alike, found = Counter(called.values()), dict[int, str]()
+        for i, value in enumerate(self.makers):
+            readers = self.readers.get(value, set()) - {""}
+            if readers == self.readers.get(value) and len(readers) == 1 and alike[called[i]] > 1:
+                found[i] = f"{readers.pop()}_{called[i]}"
+        return {i: name for i, name in found.items() if [*found.values()].count(name) == 1}
+
     def brought(
         self,
         value: Value,
@@ -345,9 +366,9 @@ class _Block:
             return self.brought(x, callee, names, given) if isinstance(x, Value) else instantiate(x, names)
 
         hinted = isinstance(node, OpNode) and node.op.hints
-        name = value.name or ("" if hinted else callee.called(value))
-        outputs = (Value(instantiate(value.shape, names), value.dtype, name, value.span),)
         inputs = tuple(map(here, node.inputs))
+        name = self.names.get(len(self.makers)) or value.name or ("" if hinted else callee.called(value))
+        outputs = (Value(instantiate(value.shape, names), value.dtype, name, value.span),)
         if isinstance(node, CallNode):
             contexts, bind = tuple(map(here, node.contexts)), {k: substitute(e, names) for k, e in node.bind.items()}
             return self.move(replace(node, inputs=inputs, contexts=contexts, outputs=outputs, bind=bind))

@@ -70,7 +70,8 @@ class Folding:
                 shown = next((v for v in values if v not in self.loop.absent), values[0])
                 base = name(shown) if isinstance(shown, Variable) or shown.name else "given"
                 same = any(v not in self.loop.absent and name(v) == base for v in values)
-                variable = Variable(f"{self.loop.variable}_{base}" if same else singular(base))
+                called = f"{self.loop.variable}_{_ending([base, *map(name, values)])}"
+                variable = Variable(called if same else singular(base))
                 for b, value in enumerate(values):
                     found[b][value] = variable
         return found
@@ -268,6 +269,13 @@ class Folding:
                 break
         counts = len(found) > 1 and any(isinstance(x, Read) and x.value is index for x in leaves(found[0]))
         return (len(found) + 1, index, found[0]) if counts else (1, None, first)
+
+
+def _ending(names: Sequence[str]) -> str:
+    """The words that some names end with, `mask` of `near_mask` and `far_mask`; the first name where they share none."""
+    words = zip(*(reversed(name.split("_")) for name in names), strict=False)
+    shared = [of[0] for of in takewhile(lambda of: len({*of}) == 1, words)]
+    return "_".join(reversed(shared)) or names[0]
 
 
 class _DifferError(Exception):

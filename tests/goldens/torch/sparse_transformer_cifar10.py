@@ -144,9 +144,9 @@ class SparseTransformerCifar10(nn.Module):
         assert time <= 3 * self.config.side * self.config.side, "at most `context` tokens"
         key = torch.arange(time, device=tokens.device)
         query = key[:, None]
-        mask = (key <= query) & (query - key < self.config.stride + 1)
-        mask_2 = (key <= query) & ((query - key) % self.config.stride == 0)
+        near_mask = (key <= query) & (query - key < self.config.stride + 1)
+        far_mask = (key <= query) & ((query - key) % self.config.stride == 0)
         x = self.dropout(self.position(self.token_embedding(tokens)))
-        for block, layer_mask in zip(self.blocks, self.config.pairs * [mask, mask_2]):
+        for block, layer_mask in zip(self.blocks, self.config.pairs * [near_mask, far_mask]):
             x = block(x, layer_mask)
         return self.head(self.norm(x))
