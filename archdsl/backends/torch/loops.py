@@ -272,7 +272,7 @@ class Folding:
 
 
 def _ending(names: Sequence[str]) -> str:
-    """The words that some names end with, `mask` of `near_mask` and `far_mask`; the first name where they share none."""
+    """The words that some names end with, `mask` of `near_mask` and `far_mask`; the first name where there are none."""
     words = zip(*(reversed(name.split("_")) for name in names), strict=False)
     shared = [of[0] for of in takewhile(lambda of: len({*of}) == 1, words)]
     return "_".join(reversed(shared)) or names[0]
