@@ -12,6 +12,7 @@ from archdsl import api
 from archdsl.backends.torch import emit
 from archdsl.diagnostics import ArchError
 from archdsl.ir.weights import weights
+from archdsl.run.load import load_source
 from archdsl.syntax.limits import MAX_STEPS
 
 HEAD = """
@@ -387,3 +388,37 @@ model m(x: float[batch, time, 8], m: float[batch, 4, 8]) -> [batch, time, 8] {
         h = h + x[:, t]
         h = torch.tanh(h + ((keys @ h[..., None]).softmax(1) * m).sum(1))
         torch.testing.assert_close(found[:, t], h)
+
+
+MADE = """
+block one(s: size)(x: [batch, time, width]) -> [batch, time, width] { return x + (x -> linear(s) -> linear(width)) }
+block two(s: size)(x: [batch, time, width]) -> [batch, time, width] { return x * (x -> linear(s) -> linear(width)) }
+model m(n = 2, kind = 4, s = 5)(x: [batch, time, 8]) -> [batch, time, 8] {
+  for layer in LAYERS { x = x -> layer }
+  return x
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("layers", "text", "made"),
+    [
+        ("n * (one(3) + one(s))", "for s in config.n * [3, config.s]", "one3 one5 one3 one5"),
+        (
+            "n * (2 * one(3) + one(kind)) + one(3)",
+            "for s in config.n * (2 * [3] + [config.kind]) + [3]",
+            "one3 one3 one4 one3 one3 one4 one3",
+        ),
+        ("n * (one(s) + two(s))", "for kind in config.n * [One, Two]", "one5 two5 one5 two5"),
+        ("one(s) + n * two(s)", "for kind in [One] + config.n * [Two]", "one5 two5 two5"),
+        ("n * (one(3) + one(s) + two(s))", "for layer in (One(s=3, width=8)", "one3 one5 two5 one3 one5 two5"),
+        ("n * one(s)", "One(config, width=8) for _ in range(config.n)", "one5 one5"),
+        ("one(3) + one(s)", "[One(s=3, width=8), One(s=config.s, width=8)]", "one3 one5"),
+    ],
+)
+def test_layers_that_differ_by_one_thing_are_one_generator(layers: str, text: str, made: str) -> None:
+    source = api.torch_source(text=MADE.replace("LAYERS", layers))
+    module = load_source(source)()
+    found = [f"{type(b).__name__.lower()}{next(b.children()).out_features}" for b in next(module.children())]
+    assert " ".join(found) == made
+    assert text in " ".join(source.split()).replace("( ", "(").replace(" )", ")")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from archdsl.backends.torch.tree import PyNode, Read, Variable, py
+from archdsl.backends.torch.tree import PyNode, Read, Variable, nodes, py
 from archdsl.ir import dims
 from archdsl.ir.dims import Bin, Expr, Lit
 from archdsl.ir.op import Tree
@@ -161,3 +161,64 @@ def _entries(pattern: Pattern, makers: Sequence[Sequence[Tree]], count: Count) -
         return [*makers[pattern.index]]
     assert isinstance(pattern, JoinedPattern)
     return [e for p in pattern.parts for e in _entries(p, makers, count)]
+
+
+def in_one(tree: Any) -> Any:
+    """A list of modules that are made alike but for their classes or one argument, as one generator over what differs:
+    `Decoder(config, window=window) for window in config.layers // 2 * [config.window, 0]`. Any other as it is."""
+    makers: list[Any] = []
+
+    def noted(maker: Any) -> Any:
+        makers.append(maker)
+        return maker
+
+    inner = tree.fields[1][0] if isinstance(tree, PyNode) and tree.kind == "Call" and tree.fields[1] else None
+    if not any(n.kind == "GeneratorExp" for n in nodes(inner)) or _sum(inner, noted) is None or len({*makers}) == 1:
+        return tree
+    if not all(isinstance(m, PyNode) and m.kind == "Call" for m in makers):
+        return tree
+    first = makers[0]
+    alike = [len({m.fields[i] for m in makers}) == 1 for i in range(3)]
+    names = {tuple(k.fields[0] for k in m.fields[2]) for m in makers}
+    if alike == [False, True, True]:
+        kind = Read(Variable("kind"))
+        made, of = PyNode("Call", (kind, *first.fields[1:])), [m.fields[0] for m in makers]
+    elif alike == [True, True, False] and len(names) == 1:
+        keywords = [{k.fields[1] for k in of} for of in zip(*(m.fields[2] for m in makers), strict=True)]
+        differ = [i for i, values in enumerate(keywords) if len(values) > 1]
+        if len(differ) > 1:
+            return tree
+        (i,) = differ
+        name = first.fields[2][i].fields[0]
+        kind = Read(Variable(name))
+        keys = (*first.fields[2][:i], PyNode("keyword", (name, kind)), *first.fields[2][i + 1 :])
+        made, of = PyNode("Call", (*first.fields[:2], keys)), [m.fields[2][i].fields[1] for m in makers]
+    else:
+        return tree
+    items = iter(of)
+    generator = py("({x} for {kind} in {xs})", x=made, kind=kind, xs=_sum(inner, lambda _: next(items)))
+    return PyNode("Call", (tree.fields[0], (generator,), ()))
+
+
+def _sum(tree: Any, item: Callable[[Any], Any]) -> Tree | None:
+    """What a list of modules is made of, `item` of each maker, as sums of lists and products with numbers; None where
+    it is otherwise."""
+    if not isinstance(tree, PyNode):
+        return None
+    if tree.kind == "GeneratorExp":
+        maker, (times, *group) = tree.fields
+        (count,) = times.fields[1].fields[1]
+        part = _sum(group[0].fields[1], item) if group else py("[{x}]", x=item(maker))
+        return None if part is None else py("{n} * {part}", n=count, part=part)
+    if tree.kind not in ("List", "Tuple"):
+        return None
+    parts: list[Tree | None] = []
+    for starred, entries in groupby(tree.fields[0], lambda e: isinstance(e, PyNode) and e.kind == "Starred"):
+        if starred:
+            parts += [_sum(e.fields[0], item) for e in entries]
+        else:
+            parts.append(py("[{*xs}]", xs=[item(e) for e in entries]))
+    total = parts[0]
+    for part in parts[1:]:
+        total = None if total is None or part is None else py("{a} + {b}", a=total, b=part)
+    return total

@@ -15,6 +15,7 @@ from archdsl.backends.torch.classes import Class, Classes, ClassGroup, argument,
 from archdsl.backends.torch.features import PLAIN, Extras, Section, sections
 from archdsl.backends.torch.helpers import helpers, in_order, names_in_source
 from archdsl.backends.torch.imports import imports
+from archdsl.backends.torch.lists import in_one
 from archdsl.backends.torch.lower import Make, Method
 from archdsl.backends.torch.names import Names, named, preferred
 from archdsl.backends.torch.numbers import Numbers
@@ -433,7 +434,7 @@ class ClassWriter:
         checks = {t: m for t, m in checks.items() if t not in known}
         computed = {word(argument(n)): t for n, t in self.local.items() if n not in self.twins}
         self.kept = {t: PyNode("Attribute", (SELF, n)) for n, t in self.settings.items() if t in computed}
-        made = [(s, self.resolved(s.tree if isinstance(s, Make) else s.expr)) for s in steps]
+        made = [(s, in_one(self.resolved(s.tree if isinstance(s, Make) else s.expr))) for s in steps]
         body = [self.line(t) if isinstance(s, Do) else f"self.{s.name} = {self.line(t)}" for s, t in made]
         local = {w.fields[0] for w in computed}
         late = {t: m for t, m in checks.items() if {*_words(t)} & local}

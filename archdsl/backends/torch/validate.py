@@ -1013,10 +1013,11 @@ class Construction(Evaluator):
             self.fields[name] = refs(name, value)
 
     def call(self, called: Any, given: list[Any], named: dict[str, Any], text: Any) -> Any:
-        if isinstance(text, PyNode) and text.kind == "Name" and text.fields[0] in self.validator.groups:
+        own = next((name for name in self.validator.groups if called is self.term("global", name)), None)
+        if own is not None:
             arguments: dict[str, Any] = dict(named)
             arguments |= dict(zip(("config", *self.validator.classes.given), given, strict=False))
-            return ClassInstance(text.fields[0], tuple(sorted(arguments.items())))
+            return ClassInstance(own, tuple(sorted(arguments.items())))
         if _dotted(text) in ("nn.ModuleList", "nn.ParameterList", "Tensors"):
             return list(given[0])
         made = super().call(called, given, named, text)

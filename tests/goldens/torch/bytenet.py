@@ -77,27 +77,13 @@ class Bytenet(nn.Module):
         self.config = config
         self.source_embedding = nn.Embedding(config.source_vocab, 2 * config.inner)
         self.encoder = nn.ModuleList(
-            layer
-            for _ in range(config.sets)
-            for layer in (
-                EncoderReluBlock(config, dilation=1, width=2 * config.inner),
-                EncoderReluBlock(config, dilation=2, width=2 * config.inner),
-                EncoderReluBlock(config, dilation=4, width=2 * config.inner),
-                EncoderReluBlock(config, dilation=8, width=2 * config.inner),
-                EncoderReluBlock(config, dilation=16, width=2 * config.inner),
-            )
+            EncoderReluBlock(config, dilation=dilation, width=2 * config.inner)
+            for dilation in config.sets * [1, 2, 4, 8, 16]
         )
         self.target_embedding = nn.Embedding(config.vocab, 2 * config.inner)
         self.decoder = nn.ModuleList(
-            layer
-            for _ in range(config.sets)
-            for layer in (
-                DecoderReluBlock(config, dilation=1, width=2 * config.inner),
-                DecoderReluBlock(config, dilation=2, width=2 * config.inner),
-                DecoderReluBlock(config, dilation=4, width=2 * config.inner),
-                DecoderReluBlock(config, dilation=8, width=2 * config.inner),
-                DecoderReluBlock(config, dilation=16, width=2 * config.inner),
-            )
+            DecoderReluBlock(config, dilation=dilation, width=2 * config.inner)
+            for dilation in config.sets * [1, 2, 4, 8, 16]
         )
         self.post = nn.Linear(2 * config.inner, config.inner)
         self.head = nn.Linear(config.inner, config.vocab)

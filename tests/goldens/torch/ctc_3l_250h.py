@@ -76,10 +76,7 @@ class Ctc3L250H(nn.Module):
     def __init__(self, config: Config = Config()) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            [
-                Bidirectional(config, width=config.features),
-                *(Bidirectional(config, width=2 * config.hidden) for _ in range(2)),
-            ]
+            Bidirectional(config, width=width) for width in [config.features] + 2 * [2 * config.hidden]
         )
         self.output = nn.Linear(2 * config.hidden, config.classes)
         self.init_weights()

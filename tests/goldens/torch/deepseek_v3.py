@@ -268,10 +268,7 @@ class DeepseekV3(nn.Module):
         self.config = config
         self.token_embedding = nn.Embedding(config.vocab, config.width)
         self.blocks = nn.ModuleList(
-            [
-                *(DenseLayer(config) for _ in range(config.dense_layers)),
-                *(SparseLayer(config) for _ in range(config.sparse_layers)),
-            ]
+            kind(config) for kind in config.dense_layers * [DenseLayer] + config.sparse_layers * [SparseLayer]
         )
         self.norm = nn.RMSNorm(config.width, eps=1e-6)
         self.head = nn.Linear(config.width, config.vocab, bias=False)

@@ -189,13 +189,8 @@ class ReformerEnwik8(nn.Module):
         self.token_embedding = nn.Embedding(config.vocab, config.width)
         self.position = AxialPositions(config)
         self.blocks = nn.ModuleList(
-            layer
-            for _ in range(config.quarters)
-            for layer in [
-                *(NearReversibleLayer(config) for _ in range(2)),
-                FarReversibleLayer(config),
-                NearReversibleLayer(config),
-            ]
+            kind(config)
+            for kind in config.quarters * (2 * [NearReversibleLayer] + [FarReversibleLayer, NearReversibleLayer])
         )
         self.layernorm = nn.LayerNorm(2 * config.width, eps=1e-12)
         self.head = nn.Linear(2 * config.width, config.vocab)

@@ -275,14 +275,10 @@ class SwitchBase8(nn.Module):
         self.token_embedding = nn.Embedding(config.vocab, config.width)
         self.dropout = nn.Dropout(0.1)
         self.around = RelativeBias(config, sides=2)
-        self.encoder = nn.ModuleList(
-            layer for _ in range(config.pairs) for layer in (DenseEncoderLayer(config), SparseEncoderLayer(config))
-        )
+        self.encoder = nn.ModuleList(kind(config) for kind in config.pairs * [DenseEncoderLayer, SparseEncoderLayer])
         self.encoder_norm = nn.RMSNorm(config.width, eps=1e-6)
         self.before = RelativeBias(config, sides=1)
-        self.decoder = nn.ModuleList(
-            layer for _ in range(config.pairs) for layer in (DenseDecoderLayer(config), SparseDecoderLayer(config))
-        )
+        self.decoder = nn.ModuleList(kind(config) for kind in config.pairs * [DenseDecoderLayer, SparseDecoderLayer])
         self.norm = nn.RMSNorm(config.width, eps=1e-6)
         self.init_weights()
 
