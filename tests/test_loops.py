@@ -1,6 +1,8 @@
 """Loops of every shape: the emitted module has the weights that the IR says, and each turn uses its own."""
 
+import ast
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -422,3 +424,44 @@ def test_layers_that_differ_by_one_thing_are_one_generator(layers: str, text: st
     found = [f"{type(b).__name__.lower()}{next(b.children()).out_features}" for b in next(module.children())]
     assert " ".join(found) == made
     assert text in " ".join(source.split()).replace("( ", "(").replace(" )", ")")
+
+
+@pytest.mark.parametrize(
+    ("layers", "loop"),
+    [
+        (
+            "n * (3 * near + far)",
+            "for i in range(0, len(self.blocks), 4): for block in self.blocks[i:i + 3]: x = block(x, rope) "
+            "x = self.blocks[i + 3](x)",
+        ),
+        (
+            "n * (far + 2 * near + far)",
+            "for i in range(0, len(self.blocks), 4): x = self.blocks[i](x) "
+            "for block in self.blocks[i + 1:i + 3]: x = block(x, rope) x = self.blocks[i + 3](x)",
+        ),
+        (
+            "n * (near + far)",
+            "for block_1, block_2 in zip(self.blocks[::2], self.blocks[1::2]): x = block_1(x, rope) x = block_2(x)",
+        ),
+    ],
+)
+def test_layers_that_follow_themselves_in_a_period_are_a_loop(layers: str, loop: str) -> None:
+    text = f"""
+        block layer(position: position) {{ attention: mha(heads: 2)  mask: causal  position: position }}
+        model m(n = 2) {{
+          let near = layer(position: rope)
+          let far = layer(position: none)
+          vocab: 16  context: 16  width: 8
+          blocks: {layers}
+          head: lm
+        }}"""
+    source = api.torch_source(text=text)
+    forward = ast.unparse(ast.parse(source)).rpartition("def forward")[2]
+    assert loop in " ".join(forward.split())
+    assert archdsl.verify(text=text, seq=9).agrees
+    made = load_source(source)
+    more = made(sys.modules[made.__module__].Config(n=3)).eval()
+    meant = archdsl.to_torch(text=text, set={"n": 3}).eval()
+    meant.load_state_dict(more.state_dict())
+    tokens = torch.randint(16, (2, 7))
+    torch.testing.assert_close(more(tokens), meant(tokens))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
-from archdsl.backends.torch.tree import PyNode, Read, Variable, nodes, py
+from archdsl.backends.torch.tree import PyNode, Read, Variable, nodes, py, word
 from archdsl.ir import dims
 from archdsl.ir.dims import Bin, Expr, Lit
 from archdsl.ir.op import Tree
@@ -207,6 +207,8 @@ def _sum(tree: Any, item: Callable[[Any], Any]) -> Tree | None:
         return None
     if tree.kind == "GeneratorExp":
         maker, (times, *group) = tree.fields
+        if times.fields[0] != word("_"):
+            return None  # entries know their number
         (count,) = times.fields[1].fields[1]
         part = _sum(group[0].fields[1], item) if group else py("[{x}]", x=item(maker))
         return None if part is None else py("{n} * {part}", n=count, part=part)

@@ -126,11 +126,14 @@ class Folding:
 
         return tuple(mapped(s, leaf) for s in self.bodies[b]) if absent else self.bodies[b]
 
-    def over(self, body: Sequence[Statement], variables: Mapping[str, Variable]) -> tuple[Statement, ...]:
-        """A body that reads one module of each list as a variable."""
+    def over(self, body: Sequence[Statement], variables: Mapping[str, Variable | Tree]) -> tuple[Statement, ...]:
+        """A body that reads one module of each list as a variable, or as it is said."""
 
         def leaf(x: Any) -> Any:
-            return Read(variables[x.name]) if isinstance(x, Part) and x.index is not None and x.name in variables else x
+            if not isinstance(x, Part) or x.index is None or x.name not in variables:
+                return x
+            found = variables[x.name]
+            return Read(found) if isinstance(found, Variable) else found
 
         return tuple(mapped(s, leaf) for s in body)
 
@@ -196,6 +199,9 @@ class Folding:
 
     def period(self, iterations: Sequence[int], repeats: int) -> Statement:
         """`local, local, global` again and again: one loop over the groups."""
+        groups, names = lists.runs(iterations), {tuple(self.loop.counts[b].items()) for b in iterations}
+        if len(groups) < len(iterations) and not self.nested and len(names) == 1 and len(one := names.pop()) == 1:
+            return self.grouped(groups, one[0][0])
         total: Counter[str] = sum((self.loop.counts[t] for t in iterations), Counter())
         used: Counter[str] = Counter()
         targets: list[Variable] = []
@@ -215,6 +221,20 @@ class Folding:
         if not targets:
             return ForLoop((None,), py("range({n})", n=repeats), tuple(inner))
         return ForLoop(tuple(targets), zipped(sources), tuple(inner))
+
+    def grouped(self, groups: Sequence[tuple[int, int]], name: str) -> Statement:
+        """The same where bodies of a group follow themselves: a loop over such layers, by their numbers in the list."""
+        index, inner, k = Variable("i"), list[Statement](), 0
+        xs, layer = self.whole(name), Variable(singular(name))
+        for b, count in groups:
+            first = py("{i} + {k}", i=Read(index), k=k) if k else Read(index)
+            if count == 1:
+                inner += self.over(self.outer(b), {name: py("{xs}[{k}]", xs=xs, k=first)})
+            else:
+                span = _slice(xs, first, py("{i} + {k}", i=Read(index), k=k + count))
+                inner.append(ForLoop((layer,), span, self.over(self.outer(b), {name: layer})))
+            k += count
+        return ForLoop((index,), py("range(0, len({xs}), {n})", xs=xs, n=k), tuple(inner))
 
     def runs(self) -> list[Statement]:
         """Iterations of different kinds: one loop for each run of equal ones, or of some that differ by numbers that

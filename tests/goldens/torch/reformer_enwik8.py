@@ -214,12 +214,10 @@ class ReformerEnwik8(nn.Module):
         greater_equal_of_q = place.unflatten(2, (-1, self.config.local_chunk)).unsqueeze(4) >= of_k
         times = (self.config.buckets * torch.arange(self.config.rounds, device=tokens.device)).unsqueeze(1)
         a = x
-        for block_1, block_2, block_3, block_4 in zip(
-            self.blocks[::4], self.blocks[1::4], self.blocks[2::4], self.blocks[3::4]
-        ):
-            a, x = block_1(a, x, greater_equal_of_q)
-            a, x = block_2(a, x, greater_equal_of_q)
-            a, x = block_3(a, x, times, positions)
-            a, x = block_4(a, x, greater_equal_of_q)
+        for i in range(0, len(self.blocks), 4):
+            for block in self.blocks[i : i + 2]:
+                a, x = block(a, x, greater_equal_of_q)
+            a, x = self.blocks[i + 2](a, x, times, positions)
+            a, x = self.blocks[i + 3](a, x, greater_equal_of_q)
         y = self.layernorm(torch.cat((a, x), dim=-1))
         return self.head(y)
