@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 from archdsl.dependence.domain import ANYWHERE, ONE, ZERO, Fact, Form, covers, flat_layout, join, tightened
 from archdsl.dependence.solve import DependenceWalk, InputAxis
 from archdsl.diagnostics import Diagnostic
+from archdsl.ir.dims import Value as DimValue
+from archdsl.ir.dims import excess
 from archdsl.ir.graph import CausalNode, Graph, Model, OpNode, Value, reads
 from archdsl.ir.interpreter import Run
 
@@ -50,22 +53,27 @@ class MaskedWalk(DependenceWalk):
 
     def axes(self, value: Value) -> int:
         """How many axes run along the sequence."""
+        return sum(self.before(d.value) is not None for d in value.shape)
+
+    def before(self, size: DimValue) -> int | None:
+        """How many places stand before those of the sequence along an axis of that size, which runs along it; None
+        of any other."""
         (source,) = self.sources
-        return sum(d.value == source.value.shape[source.axis].value for d in value.shape)
+        time = source.value.shape[source.axis].value
+        return 0 if size == time else excess(size, time) or None
 
     def there(self, value: Value, fact: Fact | None, absent: float | None = None) -> Fact | None:
         """The fact of a tensor that depends on its own positions, too, where it is not known to be `absent`."""
         found = fact or Fact(flat_layout(value), ((),))
-        (source,) = self.sources
-        time = source.value.shape[source.axis].value
-        parts = [(axis, part) for axis, sizes in enumerate(found.layout) for part, n in enumerate(sizes) if n == time]
-        if not parts:
-            return fact
+        parts = [(a, i, self.before(n)) for a, sizes in enumerate(found.layout) for i, n in enumerate(sizes)]
         zeros = [[ZERO] * len(sizes) for sizes in found.layout]
         own = []
-        for axis, part in parts:
-            row = tuple(ONE if i == part else ZERO for i in range(len(zeros[axis])))
-            own.append(Form((*map(tuple, zeros[:axis]), row, *map(tuple, zeros[axis + 1 :])), ZERO))
+        for axis, part, before in parts:
+            if before is not None:
+                row = tuple(ONE if i == part else ZERO for i in range(len(zeros[axis])))
+                own.append(Form((*map(tuple, zeros[:axis]), row, *map(tuple, zeros[axis + 1 :])), Fraction(-before)))
+        if not own:
+            return fact
         known = tuple((form, number) for form, number in found.known if number == absent)
         return tightened(Fact(found.layout, (join(found.bounds[0], tuple(own)),), known, found.positions))
 

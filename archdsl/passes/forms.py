@@ -207,7 +207,7 @@ class Forms:
             position = form[own] if own is not None else FIXED
             found.add(position or ALL)
             if isinstance(read, At) and not position and not self.states(node):
-                if self.front(tensor):
+                if self.front(tensor) and not self.led:
                     raise behind(node)
                 raise blame(node, "reads positions beside its own")
         return NEW if found == {NEW} else ALL

@@ -304,8 +304,7 @@ class Writes:
         bind = {k: e for k, e in node.bind.items() if not self.sizes.names_time(e)}
         timed = {k: e for k, e in node.bind.items() if k not in bind}
         for k, e in timed.items():
-            size = node.block.axes.get(k) or node.block.hypers.get(k)
-            grows = isinstance(size, Num) and self.asks.forms.grows(size)
+            grows = any(map(self.asks.forms.grows, sizes_called(k, node.block)))
             bind |= {f"{form} {k}": self.sizes.expr(e, form, grows) for form in (NEW, ALL)}
         if timed and (first := self.sizes.symbols.get(FIRST)) is not None:
             bind[first.name] = Var(first.name)
@@ -375,6 +374,16 @@ class Writes:
                 kept=self.free("scan_state") if self.asks.runs_along(node) else "",
             )
         )
+
+
+def sizes_called(name: str, block: Block) -> list[Num]:
+    """Return what a name of a block may be."""
+    value = block.axes.get(name)
+    value = block.hypers.get(name) if value is None else value
+    if isinstance(value, Num):
+        return [value]
+    sizes = (d for v in block_tensors(block) for d in v.shape)
+    return [d for d in sizes if isinstance(d.expr, Var) and d.expr.name == name]
 
 
 def _differ(a: Form, b: Form) -> int:

@@ -1047,9 +1047,12 @@ LED = {
     "linear attention": f"{H} -> split_heads(2)\n  y = (linear_attention(h, h, h) -> merge_heads)[:, n:]",
 }
 LED |= {
+    "under unnamed axes": f"{H}\n  h = pair(h, (cast(tokens, int) % 5) -> pad(n, axis: 1))\n"
+    "  y = (h -> mha(heads: 2, mask: causal))[:, n:]",
     "given to each layer, too": "g = given -> linear(8)\n  h = concat(g, x, axis: 1)\n"
     "  h = (h -> mha(heads: 2, mask: causal))[:, n:]\n  y = h + sdpa(h, g, g)",
     "a latent": f"{H}\n  y = (h -> mla(heads: 2, kv_rank: 4, nope_dim: 8, rope_dim: 4, v_dim: 8, mask: causal))[:, n:]",
+    "nothing kept": f"{H} -> linear(8)\n  y = tanh(h)[:, n:]",
     "before and behind": f"x = x -> conv1d(8, kernel: 3, padding: causal)\n  {H}\n"
     "  y = (h -> mha(heads: 2, mask: causal))[:, n:] -> gru(8)",
 }
@@ -1063,7 +1066,10 @@ ONNX_ALONE = {
 KEEPS = {"of several tensors": [6, 6], "in each layer": [3] * 6, "layers": [3] * 6, "some layers": [0, 0, 3, 3]}
 KEEPS |= {"taken off one by one": [3, 3, 2, 2], "blocks": [6, 6], "keys in front, too": [6]}
 KEEPS |= {"rotated": [3, 3], "queries of tokens alone": [3, 3, 3]}
-BLOCKS = """block wrapped(x: [batch, some, width], memory: [batch, n, width]) -> [batch, some, width] {
+BLOCKS = """block pair(x: [batch, time, width], ids: int[batch, time]) -> [batch, time, width] {
+  return x * cast_like(unsqueeze(ids, -1), x)
+}
+block wrapped(x: [batch, some, width], memory: [batch, n, width]) -> [batch, some, width] {
   let all = n + some
   h = concat(memory, x, axis: 1)
   h = h + inner(h, memory)
@@ -1077,7 +1083,7 @@ block inner(h: [batch, places, width], memory: [batch, m, width]) -> [batch, pla
 
 def led(what: str, n: int = 3) -> Model:
     lines, more = LED[what], f", given: [batch, {n}, 8]" * ("given" in LED[what])
-    text = FRONT.format(block=BLOCKS * (what == "blocks"), lines=lines, more=more)
+    text = FRONT.format(block=BLOCKS, lines=lines, more=more)
     return archdsl.load(text=text.replace("n = 3", f"n = {n}"))
 
 
@@ -1124,6 +1130,17 @@ NOT_LED = {
     "all rows": (
         f"{H} -> flatten(0, 1) -> unflatten(0, batch, time + n)\n  y = sdpa(h, h, h, mask: causal)[:, n:]",
         "`flatten`",
+    ),
+    "a softmax over queries": (
+        f"{H}\n  s = h -> linear(1) -> transpose(1, 2) -> expand(1, n + time)\n"
+        "  i = indices(n + time)\n  every = fill(1, n + time, n + time) > 0\n"
+        "  seen = unsqueeze(every & (unsqueeze(i, 0) <= unsqueeze(i, 1)), 0)\n"
+        "  y = matmul(where(seen, softmax(where(~seen, -inf, s), axis: 1), 0), h)[:, n:]",
+        "depends on how many positions follow",
+    ),
+    "a length that is no sum": (
+        f"let all = 2 * (n + time) // 2\n  {H}\n  y = ((h * ones(batch, all, 8)) -> mha(heads: 2, mask: causal))[:, n:]",
+        "is no sum",
     ),
 }
 

@@ -65,8 +65,10 @@ class Reading:
                 self.caches[self.values[kept.node.output]] = kept.axis
             else:
                 self.carries.add(self.whole[kept.node])
+        self.led = self.step.of.first is not None
+        """Whether places in front of the sequence go through the layers."""
         self.front = self.of_front()
-        """How many places in front of the sequence go through the layers."""
+        """How many of them a cache counts with the tokens."""
         self.leading = {n for n in self.nodes if self.leads(n)}
         """What puts them there, or cuts them off."""
         self.latents: Mapping[FlatNode, Latent] = {self.whole[n]: latent for n, latent in self.step.latents.items()}
@@ -75,7 +77,7 @@ class Reading:
         """Return how many places in front of the sequence go through the layers; a cache counts them with its tokens.
         Raises ArchError E0504 where these are not as many everywhere, or tensors of tokens are read beside them."""
         step, of = self.step, self.step.of
-        if of.first is None:
+        if not self.led:
             return 0
         counts = dict.fromkeys(of.front(k.shape[k.axis]) for k in step.kept if k.kind == "cache")
         several = "not as many places stand in front of the sequence everywhere that positions are"
@@ -99,7 +101,7 @@ class Reading:
     def leads(self, node: FlatNode) -> bool:
         """Whether an op puts places in front of the sequence, or cuts them off. Raises ArchError E0504 where it does
         anything else."""
-        if self.step.of.first is None or not isinstance(node, FlatOp):
+        if not self.led or not isinstance(node, FlatOp):
             return False
         read = [v for v in node.inputs if isinstance(v, Value) and self.fronts(v)]
         made = {front for v in node.outputs for front in self.fronts(v)}

@@ -62,9 +62,10 @@ from archdsl.ir.graph import (
 )
 from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
-from archdsl.ir.walk import block_tensors, every_node
+from archdsl.ir.walk import every_node
 from archdsl.passes.dce import live, live_nodes
 from archdsl.passes.forms import ALL, NEW, has, in_front, is_time
+from archdsl.passes.step_writes import sizes_called
 
 if TYPE_CHECKING:
     from archdsl.backends.torch.classes import ClassGroup
@@ -471,7 +472,7 @@ class StepLowering(Lowering):
     def is_led(self, node: IrNode) -> bool:
         """Whether a node reads or makes places in front of the sequence."""
         sizes = (d for v in (*reads(node), *node_outputs(node)) for d in v.shape)
-        return self.reading.front > 0 and any(in_front(d, self.reading.time) for d in sizes)
+        return self.reading.led and any(in_front(d, self.reading.time) for d in sizes)
 
     def narrow(self, value: Value) -> None:
         """Leave out the positions that are not wanted: of each row one alone may be."""
@@ -877,16 +878,6 @@ class StepLowering(Lowering):
             return super().arguments(node, group)
         finally:
             group.first.losses = losses
-
-
-def sizes_called(name: str, block: Block) -> list[Num]:
-    """Return what a name of a block may be."""
-    value = block.axes.get(name)
-    value = block.hypers.get(name) if value is None else value
-    if isinstance(value, Num):
-        return [value]
-    sizes = (d for v in block_tensors(block) for d in v.shape)
-    return [d for d in sizes if isinstance(d.expr, Var) and d.expr.name == name]
 
 
 def taken(targets: tuple[Value | Variable, ...], tree: Tree) -> Bind:
