@@ -1139,7 +1139,8 @@ NOT_LED = {
         "depends on how many positions follow",
     ),
     "a length that is no sum": (
-        f"let all = 2 * (n + time) // 2\n  {H}\n  y = ((h * ones(batch, all, 8)) -> mha(heads: 2, mask: causal))[:, n:]",
+        f"let all = 2 * (n + time) // 2\n  {H}\n"
+        "  y = ((h * ones(batch, all, 8)) -> mha(heads: 2, mask: causal))[:, n:]",
         "is no sum",
     ),
 }

@@ -65,8 +65,8 @@ class Reading:
                 self.caches[self.values[kept.node.output]] = kept.axis
             else:
                 self.carries.add(self.whole[kept.node])
-        self.led = self.step.of.first is not None
-        """Whether places in front of the sequence go through the layers."""
+        self.led = self.step.of.first is not None and not self.reads_beside()
+        """Whether places in front of the sequence go through the layers, and no scores are read beside their own."""
         self.front = self.of_front()
         """How many of them a cache counts with the tokens."""
         self.leading = {n for n in self.nodes if self.leads(n)}
