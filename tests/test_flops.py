@@ -330,6 +330,29 @@ def test_a_step_of_an_encoder_decoder_reads_what_was_computed_before() -> None:
     assert flops.decode_step == 2 * weights + layers * 2 * (4 * width * 512)
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        "mha(heads: 2, mask: causal, position: rope)",
+        "mha(heads: 2, mask: causal & window(4))",
+        "mla(heads: 2, kv_rank: 4, nope_dim: 8, rope_dim: 4, v_dim: 8, mask: causal)",
+        "gru(8)",
+    ],
+)
+def test_steps_behind_places_in_front_add_up(layer: str) -> None:
+    """The first step computes them, all later ones read what is kept of them."""
+    model = archdsl.load(
+        text=f"""model m(tokens: token[batch, time]) {{
+  param memory: [1, 3, 8] = normal(1)
+  x = concat(memory -> expand(0, batch), tokens -> embedding(11, 8), axis: 1)
+  for i in 2 {{ x = x + (x -> {layer}) }}
+  return x[:, 3:] -> linear(11)
+}}"""
+    )
+    one, *steps = [estimate(model, batch=2, seq=t).flops for t in range(1, 9)]
+    assert one.forward + sum(s.decode_step or 0 for s in steps) == steps[-1].forward
+
+
 def test_what_looks_ahead_has_no_step() -> None:
     flops = archdsl.flops("bert_base")
     assert flops.decode_step is None

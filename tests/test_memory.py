@@ -253,6 +253,19 @@ def test_decode_state_of_a_narrow_type(name: str) -> None:
     check_decoding(graph(name), "float16")
 
 
+@pytest.mark.parametrize(
+    "layer", ["mha(heads: 2, mask: causal)", "gru(8)", "mha(heads: 2, mask: causal & window(4))"]
+)
+def test_decode_state_of_places_in_front(layer: str) -> None:
+    text = f"""model m(tokens: token[batch, time]) {{
+  param memory: [1, 3, 8] = normal(1)
+  x = concat(memory -> expand(0, batch), tokens -> embedding(11, 8), axis: 1)
+  for i in 2 {{ x = x + (x -> {layer}) }}
+  return x[:, 3:] -> linear(11)
+}}"""
+    check_decoding(archdsl.load(text=text))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*sample(), *DECODERS}))
 def test_the_zoo(name: str) -> None:

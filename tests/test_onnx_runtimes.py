@@ -307,6 +307,11 @@ FROM_TOKENS = "(tokens: token[batch, time]) {{ x = tokens -> embedding(40, 16)\n
             [],
         ),
         (
+            FROM_TOKENS.format("return (x -> pad(2, axis: 1) -> layer)[:, 2:] -> linear(40)"),
+            "since the cache holds places in front of the tokens",
+            [],
+        ),
+        (
             FROM_TOKENS.format("return x -> layer -> linear(40) -> unflatten(-1, 2, 20)"),
             "since `logits` is not a number for each token of a vocabulary",
             [],

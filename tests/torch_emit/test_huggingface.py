@@ -673,6 +673,7 @@ def test_wherever_attention_stands_it_has_a_place_in_the_cache(name: str, tmp_pa
          "it makes biases, masks or tables of positions itself"),
         ("x = x -> near\n t = indices(time) + ones(time)\n x += t -> cast_like(x) -> unsqueeze(-1)",
          "`indices` makes a table of all positions, in a way that has no decode step"),
+        ("x = (x -> pad(2, axis: 1) -> near)[:, 2:]", "places in front of the tokens go through its layers"),
         ("x += x -> near -> cumsum(axis: 1)", "`cumsum` hands a state from each position to the next"),
         ("assert time % 2 == 0\n x = x -> near", "it has a condition on the length of a sequence: `time % 2 == 0`"),
         ("x = x -> near\n loss size = mean(x * x, axis: [0, 1, 2])", "it has a loss of its own, `size`"),
