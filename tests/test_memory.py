@@ -253,9 +253,7 @@ def test_decode_state_of_a_narrow_type(name: str) -> None:
     check_decoding(graph(name), "float16")
 
 
-@pytest.mark.parametrize(
-    "layer", ["mha(heads: 2, mask: causal)", "gru(8)", "mha(heads: 2, mask: causal & window(4))"]
-)
+@pytest.mark.parametrize("layer", ["mha(heads: 2, mask: causal)", "gru(8)", "mha(heads: 2, mask: causal & window(4))"])
 def test_decode_state_of_places_in_front(layer: str) -> None:
     text = f"""model m(tokens: token[batch, time]) {{
   param memory: [1, 3, 8] = normal(1)

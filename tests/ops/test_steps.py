@@ -823,7 +823,21 @@ def test_wide_keys_and_values_are_read_in_the_form_of_what_they_are_made_of(atte
     }}"""
     model = archdsl.load(text=text)
     assert bool(unroll_step(stepped(model)).latents) == narrow
-    assert max((differences(model) | torch_differences(model)).values()) < 1e-5
+
+
+@pytest.mark.parametrize("mask", ["causal", "causal & window(3)"])
+def test_keys_without_an_axis_of_heads_are_kept_however_narrow_what_they_are_made_of(mask: str) -> None:
+    model = archdsl.load(
+        text=f"""model m(tokens: token[batch, time]) {{
+  x = tokens -> embedding(30, 16)
+  c = x -> linear(2) -> rmsnorm
+  return sdpa(x, c -> linear(16, bias: false), c -> linear(16, bias: false), mask: {mask}) -> linear(30)
+}}"""
+    )
+    step = unroll_step(stepped(model))
+    assert (len(step.kept), len(step.latents)) == (2, 0)
+    found = differences(model) | {f"torch {how}": d for how, d in torch_differences(model).items()}
+    assert max(found.values()) < 1e-5, found
 
 
 OF_KEYS = """

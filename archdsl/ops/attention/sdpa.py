@@ -390,7 +390,10 @@ class SDPA(Primitive):
         return Saved(outputs=(0,), own=((Amount(times(q.shape[:-1])), "float32"),), scores=written)
 
     def reads_latent(self, node: OpNode) -> bool:
-        q, k, v = (x.shape[-3].value if x.rank > 3 else 1 for x in map(node.tensor, range(3)))
+        tensors = tensor_inputs(node, 0, 1, 2)
+        if any(x.rank != 4 for x in tensors):
+            return False
+        q, k, v = (x.shape[1].value for x in tensors)
         return {k, v} <= {1, q}  # heads that share none with others
 
     def cached_inputs(self, node: OpNode) -> Mapping[int, tuple[int, str]]:
