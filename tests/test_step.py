@@ -1,6 +1,7 @@
 """A step of decoding as a Model: with its nodes erased it is the model."""
 
 from collections import Counter
+from math import isfinite
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -9,7 +10,7 @@ import pytest
 from decode_tools import differences, torch_differences
 from erasure import difference
 from random_specs.configs import drawn
-from random_specs.plans import PlanWriter, spec
+from random_specs.plans import PlanWriter, behind, spec
 from zoo import sizes
 
 import archdsl
@@ -68,6 +69,34 @@ def test_steps_of_random_models() -> None:
             raise
     assert counts["stepped"] > len(texts) / 3
     assert counts["kept"] > counts["stepped"]
+
+
+def test_steps_of_random_models_behind_places_in_front() -> None:
+    """500 with --every. Steps in chunks, of rows of several lengths, give what the whole model gives."""
+    random, counts = Random(24), Counter[str]()
+    for _ in range(500 if sizes.every else 6):
+        text = behind(spec(random, [PlanWriter(random, fixed=False).block("a")]), random.choice((1, 2, 3)))
+        try:
+            model = archdsl.load(text=text)
+        except ArchError:
+            continue  # of `batch * (n + time)` rows `time` makes no whole number
+        try:
+            judge(model, counts)
+            found: dict[str, float] = {}
+            for run in (differences, torch_differences) if decode_step(model)[0] is not None else ():
+                try:
+                    found |= {f"{run.__name__} {how}": d for how, d in run(model, (4, 1, 2, 1)).items()}
+                except ArchError as problem:
+                    counts[problem.diagnostics[0].code] += 1
+            if any(map(isfinite, found.values())):  # else the model itself gives no number
+                assert max(found.values()) < 1e-4, found
+                counts["compared"] += len(found)
+        except Exception as problem:
+            problem.add_note(text)
+            raise
+    assert counts["stepped"] > counts["refused"]
+    assert counts["compared"] > 4 * counts["stepped"]
+    assert counts["E0504"] == sum(counts[code] for code in counts if code.startswith("E")) < counts["stepped"]
 
 
 LATER = """

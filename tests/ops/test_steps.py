@@ -1061,6 +1061,15 @@ LED = {
     "linear attention": f"{H} -> split_heads(2)\n  y = (linear_attention(h, h, h) -> merge_heads)[:, n:]",
 }
 LED |= {
+    "a bias": f"{H}\n  i = indices(n + time)\n"
+    "  b = cast_like(unsqueeze(i, 0) * 0.1 - unsqueeze(i, 1) * 0.2, x) -> unsqueeze(0)\n"
+    "  q = h -> split_heads(2)\n  y = merge_heads(sdpa(q, q, q, b, mask: causal))[:, n:]",
+    "a tensor of keys": f"{H}\n  t = h -> linear(1) -> squeeze(-1)\n"
+    "  y = (h -> mha(heads: 2, mask: causal & keys(t > 0)))[:, n:]",
+    "a condition": f"assert 2 <= time\n  {H}\n  assert n + time <= 64\n"
+    "  h = h + (indices(n + time) -> embedding(64, 8))\n  y = (h -> mha(heads: 2, mask: causal))[:, n:]",
+    "ones": f"{H}\n  h = h * ones(batch, n + time, 1)\n  y = (h -> mha(heads: 2, mask: causal))[:, n:]",
+    "cut along two axes": f"{H}\n  h = h -> mha(heads: 2, mask: causal)\n  y = h[:, n:, :4]",
     "under unnamed axes": f"{H}\n  h = pair(h, (cast(tokens, int) % 5) -> pad(n, axis: 1))\n"
     "  y = (h -> mha(heads: 2, mask: causal))[:, n:]",
     "given to each layer, too": "g = given -> linear(8)\n  h = concat(g, x, axis: 1)\n"
@@ -1071,6 +1080,8 @@ LED |= {
     "  y = (h -> mha(heads: 2, mask: causal))[:, n:] -> gru(8)",
 }
 ONNX_ALONE = {
+    "ones": "`ones` is given the length `n . time`",
+    "cut along two axes": "does something else, too",
     "a table cut off": "does something else, too",
     "some layers": "everywhere that positions are kept",
     "taken off one by one": "everywhere that positions are kept",
@@ -1136,6 +1147,14 @@ def test_as_many_places_in_front_of_the_sequence_as_a_config_says(what: str) -> 
         prompts, real = tokens[:, :5], torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
         together = module.generate(prompts, 4, attention_mask=real)
         torch.testing.assert_close(together[1:], module.generate(prompts[1:, 2:], 4))
+
+
+def test_where_an_input_says_which_tokens_are_padding_onnx_alone_has_places_in_front() -> None:
+    lines = f"{H}\n  y = (h -> mha(heads: 2, mask: causal & padding))[:, n:]"
+    model = archdsl.load(text=FRONT.format(block="", lines=lines, more=", padding: padding[batch, time]"))
+    assert max(differences(model).values()) < 1e-5
+    with pytest.raises(ArchError, match=r"E0504.*an input says which tokens are padding"):
+        torch_differences(model)
 
 
 NOT_LED = {

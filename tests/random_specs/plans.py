@@ -421,6 +421,16 @@ def spec(random: Random, blocks: Sequence[str]) -> str:
     return "\n".join([DELAYED, *blocks, f"model m({inputs}) {{\n  {body}\n}}\n"])
 
 
+def behind(text: str, n: int) -> str:
+    """The same blocks, which are given n places of weights in front of those of the sequence."""
+    made = f"tokens -> embedding({TOKENS}, {WIDTH})"
+    assert f"x = {made}\n" in text
+    joined = f"param own: [1, {n}, {WIDTH}] = normal(1)\n  x = concat(own -> expand(0, batch), {made}, axis: 1)\n"
+    text = text.replace(f"x = {made}\n", joined)
+    text = text.replace("cast(tokens, int) % 5", f"(cast(tokens, int) % 5) -> pad({n}, axis: 1)")
+    return re.sub(r"return \((.*)\) -> linear", rf"return (\1)[:, {n}:] -> linear", text)
+
+
 # --- judged -----------------------------------------------------------------------------------------------------------
 
 

@@ -305,7 +305,7 @@ class Assigner:
             found.carries.add(node)
         if any(f in self.reading.leading for f in flats):
             found.leading.add(node)
-        elif self.reading.led and isinstance(node, OpNode) and not node.op.positional:
+        elif self.reading.led and isinstance(node, OpNode) and self.reading.moving.issuperset(flats[-1].outputs):
             self.demand_sizes(node, unrolled.block)
         if isinstance(node, OpNode):
             if flats[-1] in self.reading.latents:

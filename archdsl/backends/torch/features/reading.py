@@ -11,7 +11,7 @@ from archdsl.ir.graph import AppendNode, CallNode, FirstNode, Model, NewestNode,
 from archdsl.ir.static import numbers_of
 from archdsl.passes.flat_step import FlatStep, Latent, unroll_step
 from archdsl.passes.flatten import FlatForm, FlatNode, FlatOp, FlatParam, Unrolled, unroll
-from archdsl.passes.forms import ALL, NEW, has, in_front, is_time
+from archdsl.passes.forms import ALL, NEW, has, in_front, is_time, reads_numbers
 from archdsl.passes.step import stepped
 
 
@@ -103,7 +103,8 @@ class Reading:
         anything else."""
         if not self.led or not isinstance(node, FlatOp):
             return False
-        read = [v for v in node.inputs if isinstance(v, Value) and self.fronts(v)]
+        tensors = [(i, v) for i, v in enumerate(node.inputs) if isinstance(v, Value) and self.fronts(v)]
+        read = [v for i, v in tensors if reads_numbers(node.node, i)]
         made = {front for v in node.outputs for front in self.fronts(v)}
         if all(self.fronts(v) == made for v in read) or any(self.reads_all(node, i) for i in range(len(node.inputs))):
             return False
