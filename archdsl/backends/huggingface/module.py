@@ -52,7 +52,7 @@ class LibraryWriter(FileWriter):
         texts = [LibraryClassWriter(self, g).text() for g in self.classes.groups if g is not self.classes.base]
         below = [LibraryClassWriter(self, self.classes.base).text(), LibraryClassWriter(self, None).text()]
         texts += [self.pretrained(), *self.encoders(), *below, *self.classifiers()]
-        above = list(self._above([], {}))
+        above = list(self._above([], {}, texts))
         body = "\n\n\n".join([*above, *texts]) + "\n"
         self.names -= {"dataclass"}
         own = f"from .configuration_{self.stem} import {self.classes.config_class}"

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache
 from importlib.resources import files
 from symtable import SymbolTable, symtable
+from textwrap import dedent, indent
+from typing import Any
 
+from archdsl.backends.torch.python import laid_out
 from archdsl.frozen import Frozen
 
 
@@ -117,6 +120,120 @@ def _unread(body: ast.ClassDef, wanted: Set[str], gone: Set[int]) -> set[int]:
         if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Load):
             read |= {t for t in [ast.unparse(n)] if n.lineno not in assigned.get(t, ())}
     return {line for target, lines in assigned.items() if target not in read for line in lines}
+
+
+def fitted(those: Sequence[Helper], callers: Iterable[str]) -> dict[str, str]:
+    """The sources of helpers, each behind those that it builds on, without parameters that nothing in them nor in
+    `callers` gives."""
+    found: dict[str, str] = {}
+    trees = [ast.parse(text) for text in callers] if any(h.name in _parameters() for h in those) else []
+    for helper in reversed(those):
+        given = _given(helper.name, trees) if helper.name in _parameters() else set()
+        found[helper.name] = trimmed(helper.name, frozenset(given)) if given else helper.source
+        trees.append(ast.parse(found[helper.name]))
+    return found
+
+
+def _given(name: str, trees: Iterable[ast.AST]) -> set[str]:
+    """The parameters of a helper that are given somewhere; all where it is read but not called, or what is given is not
+    known; none of one that is read nowhere."""
+    parameters, found = _parameters()[name], set[str]()
+    for tree in trees:
+        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and _names(n.func, name)]
+        if len(calls) < sum(_names(n, name) for n in ast.walk(tree)):
+            return {*parameters}
+        for call in calls:
+            if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
+                return {*parameters}
+            found |= {*parameters[: len(call.args)], *(k.arg for k in call.keywords if k.arg)}
+    return found
+
+
+def _names(node: ast.AST, name: str) -> bool:
+    """Whether an expression is a name."""
+    return isinstance(node, ast.Name) and node.id == name
+
+
+@cache
+def _parameters() -> dict[str, list[str]]:
+    """The parameters of helpers that are one function some of whose parameters have a default."""
+    bodies = {name: ast.parse(h.source).body for name, h in helpers().items()}
+    functions = ((name, body[0]) for name, body in bodies.items() if len(body) == 1)
+    return {n: [a.arg for a in f.args.args] for n, f in functions if isinstance(f, ast.FunctionDef) and f.args.defaults}
+
+
+@cache
+def trimmed(name: str, wanted: frozenset[str]) -> str:
+    """A helper that is a function, without the parameters that have a default and are not wanted, and without what is
+    done for these alone. One that is read for more than to decide what is done stays."""
+    source = helpers()[name].source
+    (function,) = ast.parse(source).body
+    assert isinstance(function, ast.FunctionDef)
+    own = function.args
+    defaults = dict(zip((a.arg for a in reversed(own.args)), reversed(own.defaults), strict=False))
+    known = {p: ast.literal_eval(value) for p, value in defaults.items() if p not in wanted}
+    body: list[str] = []
+    while known:
+        body = [*_Decided(known, source.splitlines()).text(function.body)]
+        read = {n.id for n in ast.walk(ast.parse(dedent("\n".join(body)))) if isinstance(n, ast.Name)}
+        if read.isdisjoint(known):
+            break
+        known = {p: value for p, value in known.items() if p not in read}
+    if not known:
+        return source
+    own.args = [a for a in own.args if a.arg not in known]
+    own.defaults = [defaults[a.arg] for a in own.args if a.arg in defaults]
+    function.body = []
+    return laid_out("\n".join([ast.unparse(function), *body]))
+
+
+class _Decided(ast.NodeTransformer):
+    """Statements of a function some of whose parameters are `known`; `lines` are those of its source."""
+
+    def __init__(self, known: Mapping[str, Any], lines: Sequence[str]) -> None:
+        self.known, self.lines = known, lines
+
+    def text(self, body: Sequence[ast.stmt], deeper: int = 0) -> Iterator[str]:
+        """The lines of some statements, which may stand `deeper` in the source; those that change lose comments."""
+        end = body[0].lineno - 1 if body else 0
+        for s in body:
+            holds = self.holds(s.test) if isinstance(s, ast.If) else None
+            if isinstance(s, ast.If) and holds is not None:
+                yield from self.text(s.body if holds else s.orelse, deeper + 4)
+            else:
+                before = ast.unparse(s)
+                made = ast.unparse(self.visit(s))
+                old = (
+                    self.lines[end : s.end_lineno] if made == before else indent(made, " " * (4 + deeper)).splitlines()
+                )
+                yield from (line[deeper:] for line in old)
+            end = s.end_lineno or end
+
+    def holds(self, test: ast.expr) -> bool | None:
+        """Whether a test of a parameter holds; None where it is not known."""
+        match test:
+            case ast.Name(id=name) if name in self.known:
+                return bool(self.known[name])
+            case ast.Compare(ast.Name(name), [ast.Is() | ast.IsNot() as op], [ast.Constant(None)]) if (
+                name in self.known
+            ):
+                return (self.known[name] is None) == isinstance(op, ast.Is)
+            case ast.Compare(ast.Name(name), [ast.Gt()], [ast.Constant(value)]) if name in self.known:
+                return bool(self.known[name] > value)
+        return None
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        holds = self.holds(node.test)
+        self.generic_visit(node)
+        return node if holds is None else node.body if holds else node.orelse
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        """A call that is handed what is None leaves it out: no function that helpers call has another default."""
+        self.generic_visit(node)
+        node.keywords = [
+            k for k in node.keywords if not (isinstance(k.value, ast.Name) and self.known.get(k.value.id, 0) is None)
+        ]
+        return node
 
 
 def in_order(first: Iterable[str]) -> list[Helper]:

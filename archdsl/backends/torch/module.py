@@ -13,7 +13,7 @@ from typing import Any
 from archdsl.backends.torch import init
 from archdsl.backends.torch.classes import Class, Classes, ClassGroup, argument, default, is_number
 from archdsl.backends.torch.features import PLAIN, Extras, Section, sections
-from archdsl.backends.torch.helpers import helpers, in_order, names_in_source
+from archdsl.backends.torch.helpers import fitted, helpers, in_order, names_in_source
 from archdsl.backends.torch.imports import imports
 from archdsl.backends.torch.lists import in_one
 from archdsl.backends.torch.lower import Make, Method
@@ -92,7 +92,7 @@ class FileWriter:
         below = [self.known(text) for section in self.sections for text in section.functions(root.forward)]
         sources = {name: text for section in self.sections for name, text in section.sources().items()}
         wanted = [*sources, *(n for s in self.sections for n in s.helpers()), *self.classes.helpers]
-        above = list(self._above(wanted, sources))
+        above = list(self._above(wanted, sources, [*texts, *below]))
         parts = [lines_laid_out(self._config()), *above, *texts, *below]
         head = self.header(f"torch{self.extras.options}".split())
         return "\n\n\n".join([lines_laid_out("\n".join([head, "", *imports(self.names)])), *parts]) + "\n"
@@ -102,9 +102,9 @@ class FileWriter:
         self.names |= names_in_source(source)
         return laid_out(source).strip()
 
-    def _above(self, others: Sequence[str], sources: Mapping[str, str]) -> Iterator[str]:
+    def _above(self, others: Sequence[str], sources: Mapping[str, str], below: Sequence[str]) -> Iterator[str]:
         """Helpers, those of classes and `others`, those first that others build on; and functions that ops and sections
-        have defined."""
+        have defined. What stands `below` says which of their parameters are given."""
         early: dict[str, None] = {}
         late: dict[str, None] = {}
         functions: dict[str, tuple[Mapping[str, str], Tree]] = {}
@@ -115,6 +115,7 @@ class FileWriter:
         wanted = [*early, *late, *others]
         known = helpers()
         built_on = {h.name: h for name in wanted if name in known for h in in_order([name])}
+        texts = fitted([*built_on.values()], [*below, *sources.values()])
         constants = [h for h in built_on.values() if h.is_constant]
         written = {h.name for h in constants}
         self.names |= {name for h in constants for name in h.names}
@@ -128,8 +129,9 @@ class FileWriter:
             for helper in in_order([name]) if name in known else ():
                 if helper.name not in written:
                     written.add(helper.name)
-                    self.names |= helper.names
-                    yield helper.source
+                    text = texts[helper.name]
+                    self.names |= helper.names if text == helper.source else names_in_source(text)
+                    yield text
             if name in functions and name not in written:
                 written.add(name)
                 parameters, result = functions[name]

@@ -51,14 +51,13 @@ def rope_frequencies(head_dim: int, theta: float, device: torch.device) -> Tenso
 
 
 def yarn_scaling(
-    waves: Tensor, theta: float, factor: float, original: int, beta_fast: float, beta_slow: float, truncate: bool = True
+    waves: Tensor, theta: float, factor: float, original: int, beta_fast: float, beta_slow: float
 ) -> Tensor:
     """YaRN: interpolate the slow waves, keep the fast ones, ramp between them (Peng et al., 2023, section 3.2)."""
     dims = 2 * waves.numel()
     angles = (beta_fast * 2 * math.pi, beta_slow * 2 * math.pi)  # of the pairs low and high within the original context
     low, high = (dims * math.log(original / angle) / (2 * math.log(theta)) for angle in angles)
-    if truncate:
-        low, high = math.floor(low), math.ceil(high)
+    low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dims - 1)
     ramp = ((torch.arange(dims // 2, device=waves.device) - low) / max(high - low, 1e-3)).clamp(0, 1)
     return waves * (1 - ramp + ramp / factor)

@@ -31,8 +31,10 @@ def attention(
     if sink is not None:
         scores = torch.cat((scores, sink.float()[:, None, None].expand(*scores.shape[:-1], 1)), dim=-1)
     empty = scores.isneginf().all(-1, keepdim=True)  # a query without keys gives 0, and a gradient of 0
-    weights = scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)[..., : k.size(-2)]
-    return F.dropout(weights.to(v.dtype), dropout, dropout > 0) @ v
+    weights = scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)[..., : k.size(-2)].to(v.dtype)
+    if dropout > 0:
+        weights = F.dropout(weights, dropout)
+    return weights @ v
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None = None) -> Tensor:

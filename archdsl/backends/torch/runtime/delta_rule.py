@@ -24,14 +24,14 @@ def delta_rule(
     time, dtype = v.size(2), v.dtype
     log_decay = log_decay.expand(beta.shape)[..., None]
     q, k, v, beta, log_decay = (in_chunks(t) for t in (q, k, v, beta[..., None], log_decay))
-    read = beta * (k if read is None else in_chunks(read))
+    reads = beta * (k if read is None else in_chunks(read))
     decay = decay_between(log_decay)
     begin = log_decay.cumsum(3).exp()
-    scores, system = q @ k.mT * decay, read @ k.mT * decay
-    y, state = through_chunks(
-        q * begin, k * decay[..., -1, :, None], v * beta, read * begin, scores, system, begin[..., -1:, :], state
+    scores, a = q @ k.mT * decay, reads @ k.mT * decay
+    y, last = through_chunks(
+        q * begin, k * decay[..., -1, :, None], v * beta, reads * begin, scores, a, begin[..., -1:, :], state=state
     )
-    return y[:, :, :time].to(dtype), state
+    return y[:, :, :time].to(dtype), last
 
 
 def in_chunks(x: Tensor) -> Tensor:
@@ -63,30 +63,30 @@ def channel_delta_rule(
     time, dtype = v.size(2), v.dtype
     log_decay = log_decay.expand(k.shape)
     q, k, v, beta, log_decay = (in_chunks(t) for t in (q, k, v, beta[..., None], log_decay))
-    read = beta * (k if read is None else in_chunks(read))
+    reads = beta * (k if read is None else in_chunks(read))
     begin = log_decay.cumsum(3).exp()
-    scores, system = decayed_scores(torch.stack((q, read), -2), k, log_decay).unbind(-2)
-    y, state = through_chunks(
-        q * begin, k * decay_after(log_decay), v * beta, read * begin, scores, system, begin[..., -1:, :].mT, state
+    scores, a = decayed_scores(torch.stack((q, reads), -2), k, log_decay).unbind(-2)
+    y, last = through_chunks(
+        q * begin, k * decay_after(log_decay), v * beta, reads * begin, scores, a, begin[..., -1:, :].mT, state=state
     )
-    return y[:, :, :time].to(dtype), state
+    return y[:, :, :time].to(dtype), last
 
 
 def through_chunks(
-    q: Tensor, k: Tensor, v: Tensor, read: Tensor, scores: Tensor, system: Tensor, decay: Tensor, state: Tensor | None
+    q: Tensor, k: Tensor, v: Tensor, read: Tensor, scores: Tensor, a: Tensor, decay: Tensor, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Carry the state of the delta rule through chunks [batch, heads, chunk, position, dim]: q, read and k decayed to
-    where a chunk begins and ends, scores and system between its positions. In each, u solves (1 + system) u = v - read
-    S, system below its diagonal; then S = decay S + kᵀ u."""
-    solved = torch.linalg.solve_triangular(system, torch.cat((v, read), -1), upper=False, unitriangular=True)
+    where a chunk begins and ends, scores and a between its positions. In each, u solves (1 + a) u = v - read S, a below
+    its diagonal; then S = decay S + kᵀ u."""
+    solved = torch.linalg.solve_triangular(a, torch.cat((v, read), -1), upper=False, unitriangular=True)
     v, read = solved.split((v.size(-1), read.size(-1)), -1)
-    state = q.new_zeros(*q.shape[:2], q.size(-1), v.size(-1)) if state is None else state.float()
+    s = q.new_zeros(*q.shape[:2], q.size(-1), v.size(-1)) if state is None else state.float()
     y = []
     for q_c, k_c, v_c, read_c, scores_c, decay_c in zip(*(t.unbind(2) for t in (q, k, v, read, scores, decay))):
-        u = v_c - read_c @ state
-        y.append(q_c @ state + scores_c @ u)
-        state = decay_c * state + k_c.mT @ u
-    return torch.cat(y, 2), state
+        u = v_c - read_c @ s
+        y.append(q_c @ s + scores_c @ u)
+        s = decay_c * s + k_c.mT @ u
+    return torch.cat(y, 2), s
 
 
 def decayed_scores(rows: Tensor, k: Tensor, log_decay: Tensor) -> Tensor:
@@ -114,8 +114,8 @@ def delta_rule_on(
     """Continue the delta rule from a state [batch, heads, dim, value]: the result of each position, and the state after
     the last. Few positions are taken one by one."""
     if q.size(2) > 8:
-        return delta_rule(q, k, v, beta, log_decay, state, read)
-    return delta_steps(q, k[..., None, :], v[..., None, :], beta[..., None], log_decay, state, read)
+        return delta_rule(q, k, v, beta, log_decay, state, read=read)
+    return in_steps(q, k[..., None, :], v[..., None, :], beta[..., None], log_decay, state, read=read)
 
 
 def channel_delta_rule_on(
@@ -124,23 +124,23 @@ def channel_delta_rule_on(
     """Continue the delta rule with a decay for each channel from a state [batch, heads, dim, value]: the result of each
     position, and the state after the last. Few positions are taken one by one."""
     if q.size(2) > 8:
-        return channel_delta_rule(q, k, v, beta, log_decay, state, read)
-    return delta_steps(q, k[..., None, :], v[..., None, :], beta[..., None], log_decay, state, read)
+        return channel_delta_rule(q, k, v, beta, log_decay, state, read=read)
+    return in_steps(q, k[..., None, :], v[..., None, :], beta[..., None], log_decay, state, read=read)
 
 
-def delta_steps(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor, read: Tensor | None
+def in_steps(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor, read: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Take the positions of q one by one. k, v, beta and read have an axis of steps behind that of time: the state
     decays before the first, and q reads it after the last."""
-    read = (k if read is None else read).view_as(k)
     log_decay = log_decay.expand(*q.shape[:3], *log_decay.shape[3:]).reshape(*q.shape[:3], -1)
-    q, k, values, read, beta, decay = (t.float() for t in (q, k, v, read, beta, log_decay))
+    rows = q, k, v, k if read is None else read.view_as(k), beta, log_decay
+    q, k, values, reads, beta, decay = (t.float() for t in rows)
     y = []
     for t in range(q.size(2)):
         state = decay[:, :, t, :, None].exp() * state
         for i in range(k.size(3)):
-            u = beta[:, :, t, i, None, None] * (values[:, :, t, i, None] - read[:, :, t, i, None] @ state)
+            u = beta[:, :, t, i, None, None] * (values[:, :, t, i, None] - reads[:, :, t, i, None] @ state)
             state = state + k[:, :, t, i, :, None] @ u
         y.append(q[:, :, t, None] @ state)
     return (y[0] if len(y) == 1 else torch.cat(y, dim=2)).to(v.dtype), state
@@ -159,7 +159,7 @@ def with_substeps(
     """Take several steps of a delta rule for each position, beta being [batch, heads, time, steps], and k, v and read
     alike. The state decays before the first step, and q reads it after the last."""
     if state is not None and q.size(2) <= 8:
-        return delta_steps(q, k, v, beta, log_decay, state, read)
+        return in_steps(q, k, v, beta, log_decay, state, read)
     steps = k.size(3)
     log_decay = log_decay.expand(*v.shape[:3], *log_decay.shape[3:]).unsqueeze(3)
     log_decay = F.pad(log_decay, (*(0, 0) * (log_decay.dim() - 4), 0, steps - 1))
