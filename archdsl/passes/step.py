@@ -48,7 +48,7 @@ from archdsl.frozen import Entity
 from archdsl.ir import verify
 from archdsl.ir.dims import Num, Poly, Symbol, free_names
 from archdsl.ir.dims import Value as Size
-from archdsl.ir.graph import Block, Model, Node
+from archdsl.ir.graph import Block, Model, Node, Value
 from archdsl.passes.forms import ALL, FIRST, NEW, BehindError, Forms, has, in_front
 from archdsl.passes.kinds import Kind, Kinds
 from archdsl.passes.sequence import DecodedSequence
@@ -70,8 +70,10 @@ class Stepped(Entity):
     all: Symbol
     first: Symbol | None
     """1 in the first step, 0 in all later ones, where places in front of the sequence go through the layers."""
-    origins: Mapping[Node, Node] = field(repr=False)
-    """What a node of a step stands for in the whole model, where it is another."""
+    origins: Mapping[Node | Value, Node | Value] = field(repr=False)
+    """What a node or a tensor of a step stands for in the whole model, where it is another."""
+    kinds: Mapping[Block, Mapping[Value, Kind]] = field(repr=False)
+    """Of each block of the step, what the tensors depend on of that which it stands for."""
 
     def has(self, size: Num) -> bool:
         """Whether a size depends on how many positions there are."""
@@ -96,22 +98,24 @@ class Stepped(Entity):
 
 
 @lru_cache(maxsize=4)
-def stepped(model: Model, latents: bool = True) -> Stepped:
-    """Return a step of a model; the last few are remembered. Without `latents` keys and values are kept as they are.
+def stepped(model: Model, latents: bool = True, apart: bool = True) -> Stepped:
+    """Return a step of a model; the last few are remembered. Without `latents` keys and values are kept as they are. If
+    not `apart`, the new positions have the size of the whole model's, and tensors that have these alone are its own.
     Raises ArchError E0504 where its first output depends on later positions, or an op has no step."""
     sequence = DecodedSequence.of(model)
-    stepper = _Stepper(model, sequence.time, latents)
+    stepper = _Stepper(model, sequence.time, latents, apart)
     try:
         found = stepper.step((0,))
     except BehindError:
-        stepper = _Stepper(model, sequence.time, latents, led=True)
+        stepper = _Stepper(model, sequence.time, latents, apart, led=True)
         found = stepper.step((0,))
     sequence.demand_known()
     for i, kind in enumerate(stepper.results):
         follows = kind == Kind.SEQUENCE and sequence.is_followed_by(stepper.outputs[i])
         if i and (follows or kind == Kind.WEIGHTS):
             try:
-                found = _Stepper(model, sequence.time, latents, found.first is not None).step((*found.results, i))
+                led = found.first is not None
+                found = _Stepper(model, sequence.time, latents, apart, led).step((*found.results, i))
             except ArchError as problem:
                 if problem.diagnostics[0].code != "E0504":
                     raise
@@ -122,11 +126,13 @@ class _Stepper:
     """Rewrites the blocks of a model for one step, each once for the kinds of its tensors and the forms asked of its
     results."""
 
-    def __init__(self, model: Model, time: Symbol, latents: bool, led: bool = False) -> None:
+    def __init__(self, model: Model, time: Symbol, latents: bool, apart: bool, led: bool = False) -> None:
         """With `led` places in front of the sequence go through the layers in the first step."""
         self.time, self.latents = time, latents
         self.symbols = {form: Symbol(f"{form} {time}") for form in ((NEW, ALL, FIRST) if led else (NEW, ALL))}
-        self.origins: dict[Node, Node] = {}
+        self.symbols |= {} if apart else {NEW: time}
+        self.origins: dict[Node | Value, Node | Value] = {}
+        self.kinds_of: dict[Block, Mapping[Value, Kind]] = {}
         self.made: dict[Hashable, Made] = {}
         self.model, block = model, model.block
         moving = self.moving = [v for v in block.graph.inputs if any(has(d, time) for d in v.shape)]
@@ -152,7 +158,7 @@ class _Stepper:
         new, every, first = (self.symbols.get(form) for form in (NEW, ALL, FIRST))
         assert new is not None
         assert every is not None
-        return Stepped(self.model, step, results, time, new, every, first, self.origins)
+        return Stepped(self.model, step, results, time, new, every, first, self.origins, self.kinds_of)
 
     def run(
         self, block: Block, given: tuple[Kind, ...], wants: Wants, timed: frozenset[str], scan: bool, root: bool = False
@@ -162,5 +168,6 @@ class _Stepper:
         if key not in self.made:
             sizes = StepSizes(self.time, self.symbols, timed, block.local)
             asks = Asks(block, given, wants, scan, self.kinds, sizes, self.run, self.latents)
-            self.made[key] = Writes(asks, sizes, self.origins).written(given, wants, root)
+            self.made[key] = made = Writes(asks, sizes, self.origins).written(given, wants, root)
+            self.kinds_of[made.block] = asks.kind
         return self.made[key]

@@ -42,6 +42,8 @@ class StepSizes:
         self, time: Symbol, symbols: Mapping[str, Symbol], timed: frozenset[str], local: Mapping[str, Expr]
     ) -> None:
         self.time, self.symbols, self.local = time, symbols, local
+        self.own = NEW if symbols[NEW] == time else None
+        """The form whose sizes are those of the whole model."""
         computed: set[str] = set()
         for name, expr in local.items():
             if not (timed | computed).isdisjoint(free_names(expr)):
@@ -55,6 +57,8 @@ class StepSizes:
     def num(self, n: Num, form: str) -> Num:
         """A number with the length of the sequence in a form; one that only mentions it (`batch * time / time`) is the
         same in either."""
+        if self.own and form in (NEW, FIRST):
+            return n
         if form == FIRST:
             return Num(mul(n.value, of_atom(self.symbols[FIRST])), self.at_first(self.expr(n.expr, ALL)), n.origin)
         if not self.names_time(n.expr):
@@ -68,12 +72,18 @@ class StepSizes:
     def expr(self, expr: Expr, form: str, grows: bool = True) -> Expr:
         """An expression with the length in a form: each name that depends on it has one for either. `grows` says that
         it is the number of positions along some axis."""
+        if form == self.own:
+            return expr
         names = {n: e for n in free_names(expr) if n in self.timed and (e := self.local.get(n)) is not None}
         if names:
             return self.expr(substitute(expr, names), form, grows)
         if form == NEW and FIRST in self.symbols and grows:
             return self.at_new(expr)
-        return substitute(expr, {n: Var(f"{form} {n}") for n in free_names(expr) if n in self.timed})
+        return substitute(expr, {n: Var(self.named(n, form)) for n in free_names(expr) if n in self.timed})
+
+    def named(self, name: str, form: str) -> str:
+        """What a name that depends on the length is called in a form."""
+        return name if form == self.own else f"{form} {name}"
 
     def at_new(self, expr: Expr) -> Expr:
         """The number of new positions along an axis: those in front are new in the first step."""

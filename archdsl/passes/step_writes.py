@@ -45,7 +45,7 @@ from archdsl.passes.step_sizes import StepSizes, renumbered
 class Writes:
     """Writes what `asks` says. `origins` notes what each new node stands for."""
 
-    def __init__(self, asks: Asks, sizes: StepSizes, origins: dict[Node, Node]) -> None:
+    def __init__(self, asks: Asks, sizes: StepSizes, origins: dict[Node | Value, Node | Value]) -> None:
         self.asks, self.sizes, self.origins = asks, sizes, origins
         self.block = asks.block
         self.have: dict[tuple[Value, Form], Value] = {}
@@ -82,8 +82,8 @@ class Writes:
                 for i, form in wants
             ),
             contexts=tuple(self.contexts(taken)),
-            hypers={k: v for k, v in block.hypers.items() if not sizes.mentions(v)},
-            local={k: v for k, v in block.local.items() if k not in sizes.timed},
+            hypers={k: v for k, v in block.hypers.items() if sizes.own or not sizes.mentions(v)},
+            local={k: v for k, v in block.local.items() if sizes.own or k not in sizes.timed},
             axes=self.own_axes(root),
             asserts=tuple(c for c in block.asserts if not sizes.names_time(c.left, c.right)),
             decisions=tuple(c for c in block.decisions if not sizes.names_time(c.left, c.right)),
@@ -104,11 +104,12 @@ class Writes:
 
     def own_axes(self, root: bool) -> dict[str, Num]:
         """The names of axes that have nothing to do with time; of the model, those of the two sizes of time as well."""
-        found = {k: n for k, n in self.block.axes.items() if not self.sizes.mentions(n)}
+        own = self.sizes.own
+        found = {k: n for k, n in self.block.axes.items() if own or not self.sizes.mentions(n)}
         symbols = self.sizes.symbols if root else {}
         lengths = self.sizes.timed - self.block.local.keys()
-        sizes = [(f"{form} {name}", symbols[form]) for form in (NEW, ALL) if root for name in lengths]
-        sizes += [(size.name, size) for form, size in symbols.items() if form == FIRST]
+        sizes = [(self.sizes.named(name, form), symbols[form]) for form in (NEW, ALL) if root for name in lengths]
+        sizes += [(size.name, size) for form, size in symbols.items() if form == FIRST and not own]
         return found | {name: Num(of_atom(size), Var(name)) for name, size in sizes}
 
     def titled(self, name: str, taken: Taken) -> str:
@@ -145,6 +146,7 @@ class Writes:
             if crossing:
                 once = OnceNode(Graph((), tuple(inside), crossing), tuple(map(replace, crossing)), self.free("once"))
                 nodes.append(once)
+                self.origins.update(zip(once.outputs, crossing, strict=True))
                 for value, outer in zip(crossing, once.outputs, strict=True):
                     self.have[value, self.asks.natural(value)] = outer
                     self.derive(value, nodes)
@@ -175,7 +177,6 @@ class Writes:
                 return
             case CheckNode():
                 nodes.append(replace(node, left=self.sizes.num(node.left, ALL), right=self.sizes.num(node.right, ALL)))
-                return
             case OpNode():
                 self.op(node, nodes)
             case CallNode():
@@ -217,9 +218,11 @@ class Writes:
 
     def define(self, value: Value, form: Form) -> Value:
         """A tensor in a form: itself where it has no axis of time."""
-        made = value
-        if any(form) or self.sizes.names_time(*(d.expr for d in value.shape)):
-            made = replace(value, shape=self.sizes.shape(value, form))
+        made, shape = value, self.sizes.shape(value, form)
+        if any(a is not b for a, b in zip(shape, value.shape, strict=True)):
+            made = replace(value, shape=shape)
+        if made is not value:
+            self.origins[made] = value
         self.have[value, form] = made
         return made
 
@@ -235,6 +238,9 @@ class Writes:
                 raise refuse(f"{shown(value)} is read in a form in which no step has it", value.span)
             have, made = found
             axis = next(a for a, (h, f) in enumerate(zip(have, form, strict=True)) if h != f)
+            if form[axis] == FIRST and self.sizes.own:
+                self.have[value, form] = made
+                continue
             output = self.define(value, form)
             if form[axis] == FIRST:
                 nodes.append(FirstNode(made, output, axis, value.span))
@@ -305,8 +311,8 @@ class Writes:
         timed = {k: e for k, e in node.bind.items() if k not in bind}
         for k, e in timed.items():
             grows = any(map(self.asks.forms.grows, sizes_called(k, node.block)))
-            bind |= {f"{form} {k}": self.sizes.expr(e, form, grows) for form in (NEW, ALL)}
-        if timed and (first := self.sizes.symbols.get(FIRST)) is not None:
+            bind |= {self.sizes.named(k, form): self.sizes.expr(e, form, grows) for form in (NEW, ALL)}
+        if timed and not self.sizes.own and (first := self.sizes.symbols.get(FIRST)) is not None:
             bind[first.name] = Var(first.name)
         tensors, count = [*node.inputs, *values_of(node.contexts)], len(node.inputs)
         for wants, made in self.asks.calls.get(node, ()):

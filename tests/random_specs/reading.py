@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from archdsl.backends.torch.features.reading import Reading
 from archdsl.frozen import Entity
 from archdsl.ir import verify
-from archdsl.ir.graph import Model, Value
+from archdsl.ir.graph import AppendNode, CallNode, FirstNode, Model, NewestNode, Value
 from archdsl.ir.op import State
-from archdsl.passes.flatten import FlatForm, FlatGraph, FlatNode, FlatOp, FlatScan, unroll, violations
+from archdsl.passes.flat_step import FlatStep, unroll_step
+from archdsl.passes.flatten import FlatForm, FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, unroll, violations
 from archdsl.passes.forms import ALL, FIXED, NEW, Form, has
+from archdsl.passes.step import Stepped, stepped
 
 
 class CacheSpec(Entity):
@@ -69,6 +70,41 @@ def plan(model: Model) -> DecodePlan:
     for part in (found.before, found.step):
         verify.checked(part, violations, "the plan of decoding")
     return found
+
+
+class Reading:
+    """Reads a step by the nodes and tensors of the whole model, unrolled."""
+
+    def __init__(self, model: Model) -> None:
+        self.step: FlatStep = unroll_step(stepped(model))
+        self.time = self.step.of.time
+        flat, root = unroll(model)
+        self.whole = dict(_pairs(self.step.root, root, self.step.of))
+        """Of each node of the step the model's."""
+        own = dict(model.inputs)
+        self.values = {v: own[n] for n, v in self.step.of.model.inputs}
+        """Of each tensor of the step the model's."""
+        self.values |= {a: b for n, o in self.whole.items() for a, b in zip(n.outputs, o.outputs, strict=True)}
+        for node in self.step.step.nodes:
+            if isinstance(node, FlatForm):
+                self.values[node.output] = self.values[node.value]
+        stepping = {self.whole[n] for n in self.step.step.nodes if not isinstance(n, FlatForm)}
+        self.nodes = [n for n in flat.nodes if n in stepping]
+        self.positional = {self.values[v] for v in self.step.positional}
+
+
+def _pairs(step: Unrolled, whole: Unrolled, of: Stepped) -> Iterator[tuple[FlatNode, FlatNode]]:
+    """Each node of an unrolled step with that of the unrolled model."""
+    for node, flats in step.nodes.items():
+        if not isinstance(node, AppendNode | NewestNode | FirstNode):
+            origin = of.origins.get(node, node)
+            assert not isinstance(origin, Value)
+            yield from zip(flats, whole.nodes[origin], strict=True)
+    for node, calls in step.calls.items():
+        origin = of.origins.get(node, node)
+        assert isinstance(origin, CallNode)
+        for one, other in zip(calls, whole.calls[origin], strict=True):
+            yield from _pairs(one, other, of)
 
 
 class _Plan:

@@ -8,9 +8,8 @@ from functools import partial
 
 from archdsl.backends.torch.classes import Classes, ClassGroup
 from archdsl.backends.torch.features import Extras, Section
-from archdsl.backends.torch.features.decode_schedule import Assigner, Roles, windows
-from archdsl.backends.torch.features.reading import Reading
 from archdsl.backends.torch.features.steps import StepLowering
+from archdsl.backends.torch.features.taking import Decoding, Taking, windows
 from archdsl.backends.torch.helpers import members
 from archdsl.backends.torch.lower import Merged, cache_name, method_name, name_of
 from archdsl.backends.torch.python import local_name
@@ -121,7 +120,7 @@ class Generate(Section):
         """`together`: several devices may go step by step together; `on_cpu`: the file has fast paths for a CPU."""
         super().__init__(classes)
         self.together, self.on_cpu = together, on_cpu
-        self.reading = Reading(classes.model)
+        self.decoding = Decoding(classes.model)
         self.written: dict[ClassGroup | None, dict[object, tuple[str, StepLowering]]] = {}
         self.partly: set[OpNode] = set()
         """Attention that has a window in some blocks of its class, and in others sees all positions."""
@@ -134,44 +133,44 @@ class Generate(Section):
         return [name for window in windows(block).values() if window is not None for name in free_names(window.expr)]
 
     def settle(self) -> None:
-        self.roles = Assigner(self.reading).root()
         groups = self.classes.groups
         seen = {g: [*zip(*(windows(b).values() for b in g.members), strict=True)] for g in groups}
-        self._alike(self.roles, seen)
+        self._alike(self.decoding.root, seen)
 
     def merge(self) -> None:
-        self.method(None, self.roles)
+        self.method(None, self.decoding.root)
 
-    def _alike(self, roles: Roles, seen: Mapping[ClassGroup, Sequence[tuple[Num | None, ...]]]) -> None:
+    def _alike(self, taking: Taking, seen: Mapping[ClassGroup, Sequence[tuple[Num | None, ...]]]) -> None:
         """Give attention that sees all positions the window 0 where in other blocks of its class it has one. `seen` are
         the windows of every primitive of a class, in each of its blocks."""
-        for callee in roles.callees.values():
+        for callee in taking.callees.values():
             self._alike(callee, seen)
-        group = self.classes.by_block.get(roles.block)
+        group = self.classes.by_block.get(taking.block)
         if group is None:
             return
-        for (node, own), row in zip(windows(roles.block).items(), seen[group], strict=True):
+        appending = {taking.origin(n) for n in taking.kept}
+        for (node, own), row in zip(windows(taking.block).items(), seen[group], strict=True):
             window = next((w for w in row if w is not None and free_names(w.expr)), None)
-            if window is None or node not in roles.kept:
+            if window is None or node not in appending:
                 continue
             if own is None:
-                roles.window[node] = Num(0, window.expr)
+                taking.window[node] = Num(0, window.expr)
             if None in row:
                 self.partly.add(node)
 
-    def method(self, group: ClassGroup | None, roles: Roles) -> str:
+    def method(self, group: ClassGroup | None, taking: Taking) -> str:
         """Return what the step of a class is called, '' where that is `forward` without a cache; a step is lowered once
         for each way in which it is taken."""
         known = self.written.setdefault(group, {})
-        signature = roles.signature()
-        forward = self.classes.root if group is None else group.lowered[group.members.index(roles.block)]
+        signature = taking.signature()
+        forward = self.classes.root if group is None else group.lowered[group.members.index(taking.block)]
         kinds = [] if group is None else [group.kind(i) for i in range(len(group.block.contexts))]
         if signature not in known:
             count = sum(bool(name) for name, _ in known.values())
             number = f"_{count + 1}" if count else ""
             name = method_name(forward.block, f"step{number}", f"advance{number}")
             apart = count > 0 or forward.before is not None or (group is None and self._is_apart())
-            lowering = StepLowering(self, forward, kinds, roles, name, apart)
+            lowering = StepLowering(self, forward, kinds, taking, name, apart)
             known[signature] = name if apart else "forward", lowering
             method = lowering.run().method
             if group is not None and not lowering.differs:
@@ -182,16 +181,16 @@ class Generate(Section):
                 self.classes.merged[group] = Merged(lowering.joined, lowering.forward, method)
             return known[signature][0]
         name, lowering = known[signature]
-        method, block = lowering.lowered.method, roles.block
+        method, block = lowering.lowered.method, taking.block
         if name and group is not None and method.block is not block and (block, method) not in group.taken_over:
             group.taken_over[block, method] = None  # first: a class may be made within itself
-            here = StepLowering(self, forward, kinds, roles, method.name, lowering.joined is None)
+            here = StepLowering(self, forward, kinds, taking, method.name, lowering.joined is None)
             group.taken_over[block, method] = here.run().method
         return name
 
     def _is_apart(self) -> bool:
         """Whether a step of the model gives less than `forward`."""
-        return len(self.reading.results) < sum(v is not None for v in self.reading.model.block.graph.outputs)
+        return len(self.decoding.step.results) < sum(v is not None for v in self.decoding.model.block.graph.outputs)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -219,15 +218,14 @@ class Generate(Section):
                     used |= {n.fields[1] for n in read}
         if "set_state" in used:
             used.add("active")
-            used |= {"front"} if self.reading.front else set()
+            used |= {"front"} if self.decoding.front else set()
         return used
 
     @property
     def tokens(self) -> Value | None:
         """The model's input of tokens, if it has one, gives logits for each of them, and takes nothing else step by
         step."""
-        moving = self.reading.taken
-        logits = self.reading.output
+        moving, logits = self.decoding.taken, next(v for _, v in self.decoding.model.outputs)
         fits = len(moving) == 1 and moving[0].dtype == "token" and moving[0].rank == 2 and logits.rank == 3
         return moving[0] if fits else None
 
@@ -238,13 +236,13 @@ class Generate(Section):
         merged = self.classes.merged.get(None)
         method = lowering.lowered.method if merged is None else merged.method
         cache = cache_name(method)
-        inputs = {v: n for n, v in self.reading.model.inputs}
+        inputs = {v: n for n, v in self.decoding.model.inputs}
         text = stream("", "step", "cache", row_by_row(str, str), str, "", self.together, self.on_cpu)
         own = words_of(text)
         names = {v: local_name(inputs[v]) for v in lowering.late if v not in lowering.real}
         here = {v: f"{n}_" if n in own else n for v, n in names.items()}
         more = "".join(f"\n    {n}: Tensor," for n in here.values())
-        first = "[0]" if len(self.reading.results) > 1 else ""
+        first = "[0]" if len(self.decoding.step.results) > 1 else ""
         at = name_of(method, lowering.at) if lowering.at is not None else ""
 
         def handed(others: Mapping[Value, str], new: str) -> str:
@@ -253,8 +251,8 @@ class Generate(Section):
             return ", ".join(new if v is self.tokens else others.get(v, "None") for v in inputs)
 
         given, later = partial(handed, here), partial(handed, {})
-        led = self.reading.front > 0
-        prefill = row_by_row(given, later, led) if self.reading.carries else at_once(given, at)
+        led = self.decoding.front > 0
+        prefill = row_by_row(given, later, led) if self.decoding.carries else at_once(given, at)
         return [stream(more, step, cache, prefill, later, first, self.together, self.on_cpu)]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from archdsl.backends.torch.features.reading import refuse
+from archdsl.backends.torch.features.by_row import refuse
 from archdsl.backends.torch.scope import TorchNodeScope
 from archdsl.backends.torch.tree import Read, py
 from archdsl.ir import dims
 from archdsl.ir.dims import Lit, Num
-from archdsl.ir.graph import Value
+from archdsl.ir.graph import OpNode, Value
 from archdsl.ir.op import Tree
-from archdsl.passes.forms import ALL, has, in_front
+from archdsl.passes.forms import ALL, NEW, has, in_front
 
 if TYPE_CHECKING:
     from archdsl.backends.torch.features.steps import StepLowering
@@ -29,39 +29,43 @@ class StepScope(TorchNodeScope):
         return "linear" if self.lowering.section.on_cpu else "F.linear"
 
     def positions(self, length: Num, offset: Num | None = None) -> Tree:
-        reading, form = self.lowering.reading, self.lowering.form.get(self.node)
-        front = 0 if reading.front else in_front(length, reading.time)
-        if front or form is not None:
-            found = self._keys_behind(length, front) if front else self.lowering.of_form(form or ALL)
-            return found if offset is None else self.py("{x} + {offset}", x=found, offset=offset)
-        middle = self.lowering.roles.at_positions.get(self.node)
-        if middle is None:
+        lowering, decoding = self.lowering, self.lowering.decoding
+        every = has(length, decoding.step.all)
+        front = 0 if decoding.front else in_front(length, decoding.step.all)
+        middle = lowering.taking.at_positions.get(self.node)
+        if front:
+            found = self._keys_behind(length, front)
+        elif lowering.flatly or every:
+            if decoding.front and not decoding.counts(length):
+                raise refuse("positions of the tokens alone are read as pairs", self.node.span)
+            found = lowering.of_form(ALL if every else NEW)
+        elif middle is None:
             return super().positions(length, offset)
-        own = "positions" if reading.counts(length) else "behind"
-        found = py(f"{{s}}.{own}", s=self.lowering.state)
-        if middle:
-            found = py(f"{{x}}[:{', None' * middle}]", x=found)
-        return self.lowering.positions(found if offset is None else self.py("{x} + {offset}", x=found, offset=offset))
+        else:
+            own = "positions" if decoding.counts(length) else "behind"
+            found = py(f"{{s}}.{own}[:{', None' * middle}]" if middle else f"{{s}}.{own}", s=lowering.state)
+            return lowering.positions(found if offset is None else self.py("{x} + {offset}", x=found, offset=offset))
+        return found if offset is None else self.py("{x} + {offset}", x=found, offset=offset)
 
     def pairs(self, queries: Num, keys: Num, middle: int = 1) -> tuple[Tree, Tree] | None:
-        time, state = self.lowering.reading.time, self.lowering.state
-        if not has(queries, time) and not has(keys, time):
+        of, state = self.lowering.decoding.step, self.lowering.state
+        if not of.has(queries) and not of.has(keys):
             return None
-        counts = self.lowering.reading.counts
-        front = 0 if counts(keys) else in_front(keys, time)
-        if not (counts(queries) or queries.value == 1) or not (front or counts(keys)):
+        counts = self.lowering.decoding.counts
+        front = 0 if counts(keys) else in_front(keys, of.all)
+        known = counts(keys) and has(keys, of.all)
+        if not ((counts(queries) and has(queries, of.new)) or queries.value == 1) or not (front or known):
             raise refuse(f"a decode step has no pairs of {queries} queries and {keys} keys")
-        form = self.lowering.form.get(self.node)
-        if form is not None:
-            new, every = self.lowering.of_form(form), self.lowering.of_form(ALL)
+        if self.lowering.flatly:
+            new, every = self.lowering.of_form(NEW), self.lowering.of_form(ALL)
             if front:
                 every = self.let("key", self._keys_behind(keys, front))
                 return self.let("query", py("{x}[:, None] + {front}", x=new, front=self._front(keys, front))), every
             return self.let("query", py("{x}[:, None]", x=new)), every
         axes = ", None" * middle
         key = py("{s}.keys", s=state)
-        if self.node in self.lowering.roles.window:
-            last = py("{s}.last({n})", s=state, n=self.lowering.window(self.node))
+        if self.origin in self.lowering.taking.window:
+            last = py("{s}.last({n})", s=state, n=self.lowering.window(self.origin))
             key = py(f"{{x}}[:{axes}, None]", x=last)
         if front:
             key, before = self._keys_behind(keys, front), self._front(keys, front)
@@ -69,12 +73,19 @@ class StepScope(TorchNodeScope):
             return self.let("query", query), self.let("key", key)
         return self.let("query", py(f"{{s}}.positions[:{axes}, :, None]", s=state)), self.let("key", key)
 
+    @property
+    def origin(self) -> OpNode:
+        """The node of the block that this one stands for."""
+        found = self.lowering.taking.origin(self.node)
+        assert isinstance(found, OpNode)
+        return found
+
     def _front(self, length: Num, front: int) -> Num:
         """How many places stand in front of the sequence, as they are spelled in a length of `n + time`."""
         expr, local = length.expr, self.lowering.block.local
         while names := {n: local[n] for n in dims.free_names(expr) if n in local}:
             expr = dims.substitute(expr, names)
-        none = {n: Lit("0") for n in dims.free_names(expr) if self.lowering.is_length(n)}
+        none = {n: Lit("0") for n in dims.free_names(expr) if self.lowering.is_length(n.removeprefix(f"{ALL} "))}
         return Num(front, dims.substitute(expr, none))
 
     def _keys_behind(self, length: Num, front: int) -> Tree:
@@ -83,41 +94,23 @@ class StepScope(TorchNodeScope):
         return py("torch.arange({n} + {s}.end, device={s}.positions.device)", n=count, s=self.lowering.state)
 
     def varies_by_row(self, i: int) -> bool:
-        return (self.lowering.declared.get(self.node, self.node), i) in self.lowering.roles.varying
+        return (self.node, i) in self.lowering.taking.varying
 
     def newest(self, i: int) -> Tree:
-        state, value = self.lowering.state, self.node.inputs[i]
-        if isinstance(value, Value) and not self.lowering.of_time(value):  # of an encoder's sequence
+        value, lowering = self.node.inputs[i], self.lowering
+        if not isinstance(value, Value) or not lowering.decoding.flat.of_all(value):
             return super().input(i)
-        if not self._at_all_positions(i):
-            return super().input(i)
-        if (self.lowering.declared.get(self.node, self.node), i) in self.lowering.roles.at_keys:
-            return py("{x}[{s}.positions]", x=self.input(i), s=state)
-        return py("{s}.newest({x})", s=state, x=super().input(i))
+        if (self.node, i) in lowering.taking.at_keys:
+            return py("{x}[{s}.positions]", x=self.input(i), s=lowering.state)
+        return py("{s}.newest({x})", s=lowering.state, x=super().input(i))
 
     def input(self, i: int) -> Tree:
-        roles = self.lowering.roles
-        key = self.lowering.declared.get(self.node, self.node), i
-        if key in roles.at_keys:
-            return self.lowering.read(self.lowering.in_form(self.node.inputs[i], ALL))
-        more = roles.varying.get(key, 0)
-        if more:
-            return py(f"{{x}}[:{', None' * more}]", x=super().input(i))
-        return self.newest(i) if self._is_own_padding(i) else super().input(i)
-
-    def _at_all_positions(self, i: int) -> bool:
-        """Return whether input `i` holds the positions of earlier steps beside the new ones."""
-        value, roles = self.node.inputs[i], self.lowering.roles
-        key = self.lowering.declared.get(self.node, self.node), i
-        padding = isinstance(value, Value) and value.dtype == "padding"
-        kept = value in roles.kept_values and value not in roles.both
-        return padding or kept or key in roles.everywhere or key in roles.at_keys
-
-    def _is_own_padding(self, i: int) -> bool:
-        """Whether an input is the padding of all positions so far, of which the node reads the new ones alone."""
-        value = self.node.inputs[i]
-        real = isinstance(value, Value) and value.dtype == "padding"
-        return real and self.lowering.declared.get(self.node, self.node) not in self.lowering.roles.readers
+        value, taking = self.node.inputs[i], self.lowering.taking
+        if (self.node, i) in taking.at_keys:
+            assert isinstance(value, Value)
+            return self.lowering.read_flat(value)
+        more = taking.varying.get((self.node, i), 0)
+        return py(f"{{x}}[:{', None' * more}]", x=super().input(i)) if more else super().input(i)
 
     @property
     def for_few_rows(self) -> bool:  # type: ignore[override]
@@ -125,7 +118,7 @@ class StepScope(TorchNodeScope):
 
     @property
     def divided(self) -> bool:
-        return self.lowering.declared.get(self.node, self.node) in self.lowering.classes.divided
+        return self.origin in self.lowering.classes.divided
 
     def causal(self, mask: Tree) -> Tree | None:
         found = py("{s}.first", s=self.lowering.state)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from archdsl.backends.torch.features.decode_schedule import Role, Roles, inner_graphs, nodes_within
+from archdsl.backends.torch.features.by_row import refuse
 from archdsl.backends.torch.features.fork import Weaver, aligned, of_step, once, renamed, resolved, training
-from archdsl.backends.torch.features.reading import Reading, refuse
 from archdsl.backends.torch.features.step_scope import StepScope
+from archdsl.backends.torch.features.taking import Taking, When, inner_graphs, nodes_within
 from archdsl.backends.torch.lower import (
     LOSSES,
     Kind,
@@ -30,7 +30,6 @@ from archdsl.backends.torch.lower import (
 )
 from archdsl.backends.torch.program import (
     Bind,
-    Check,
     Conditional,
     Do,
     Fork,
@@ -53,6 +52,7 @@ from archdsl.ir.graph import (
     Graph,
     LoopNode,
     LossNode,
+    NewestNode,
     OpNode,
     ParamNode,
     ScanNode,
@@ -65,6 +65,7 @@ from archdsl.ir.op import Tree
 from archdsl.ir.walk import every_node
 from archdsl.passes.dce import live, live_nodes
 from archdsl.passes.forms import ALL, NEW, has, in_front, is_time
+from archdsl.passes.kinds import Kind as Dependence
 from archdsl.passes.step_writes import sizes_called
 
 if TYPE_CHECKING:
@@ -91,27 +92,27 @@ class StepLowering(Lowering):
     """Lowers one block for steps. Its modules are those of `forward`, which are there already."""
 
     def __init__(
-        self, section: Generate, forward: Lowered, kinds: Sequence[Kind], roles: Roles, name: str, apart: bool
+        self, section: Generate, forward: Lowered, kinds: Sequence[Kind], taking: Taking, name: str, apart: bool
     ) -> None:
         """With `apart` the step is a method of its own; else it is `forward` with a cache."""
-        graph = roles.block.graph
-        self.root = roles.block is section.reading.model.block
+        graph = taking.block.graph
+        self.root = taking is section.decoding.root
+        results = [v for v in graph.outputs if v is not None]
         if self.root:
-            results = [v for v in graph.outputs if v is not None]
-            graph = Graph(graph.inputs, graph.nodes, tuple(results[i] for i in section.reading.results))
-        super().__init__(section.classes, replace(roles.block, graph=graph), kinds)
+            graph = Graph(graph.inputs, graph.nodes, tuple(results[i] for i in section.decoding.step.results))
+        super().__init__(section.classes, replace(taking.block, graph=graph), kinds)
         self.mode: Mode = "both"
         self.apart = apart
         self.trains = False
         self.other = View()
         """The view of the other program: of that without a cache while a step is lowered, and the other way round."""
-        self.lowered.method.name, self.lowered.method.block = name, roles.block
+        self.lowered.method.name, self.lowered.method.block = name, taking.block
         if self.root and len(graph.outputs) < len(results):
-            numbers = ", ".join(str(i + 1) for i in section.reading.results)
+            numbers = ", ".join(str(i + 1) for i in section.decoding.step.results)
             self.lowered.method.doc = (
                 f"Give, of what `forward` gives, all that has a step: {numbers} of {len(results)}."
             )
-        idle = {v for n in nodes_within(graph) if roles.role[n] is Role.NOTHING for v in node_outputs(n)}
+        idle = {v for n in nodes_within(graph) if taking.when[n] is When.NEVER for v in node_outputs(n)}
         inner = [g for node in nodes_within(graph) for g in inner_graphs(node)]
         carried = [v for node in nodes_within(graph) if isinstance(node, LoopNode) for v in node.starts]
         given = [v for node in nodes_within(graph) if isinstance(node, CallNode) for v in reads(node)]
@@ -121,19 +122,23 @@ class StepLowering(Lowering):
         self.forward = forward.method if self.ending is None else self.ending.method
         self.losses = self.losses if self.ending is None else self.ending.losses
         self.unmasked = absent(self.forward.steps)
-        self.section = section
-        self.reading: Reading = section.reading
-        self.roles = roles
+        self.section, self.taking, self.decoding = section, taking, section.decoding
         self.states = Variable("cache", state=True)
         self.state = Read(self.states)
-        self.declared: dict[OpNode, OpNode] = {}
-        """The nodes of the model of which those lowered here have other inputs."""
-        self.form: dict[IrNode, str] = {}
-        """Of nodes that pairs of positions are computed from: for which positions they are lowered here."""
-        self.all_of: dict[Value, Value] = {}
-        """All positions of what is read at its new ones, too."""
-        self.formed: dict[tuple[Value, str], Value] = {}
-        """What these make, in each form."""
+        self.handed_on: dict[Graph, tuple[Value | None, ...]] = {}
+        """What the graphs of loops hand on in a step."""
+        self.flatly = False
+        """Within what is computed for the new positions of all rows, one after another, or for all positions."""
+        self.flat_of: dict[Value, Value] = {}
+        """Of what has an axis of batch in a step, what is there for all rows one after another, too."""
+        self.rows_of: dict[Value, Value] = {}
+        """Of what is computed for all rows one after another, what is cut by row."""
+        self.length: Tree = py("{s}.end", s=self.state)
+        """How many positions there are so far; in what is computed once, how many there will be."""
+        self.instead: dict[Value, Value] = {}
+        """Results of conditions that a node reads, by what they are in a step."""
+        self.by_length = False
+        """Within what is computed for the new positions, and whose numbers depend on how many there are."""
         self.source: dict[Target, Target] = {}
         """Which value of `forward` it is that has another form, or a local of its own, in a step."""
         self.paired: set[Target] = set()
@@ -172,7 +177,7 @@ class StepLowering(Lowering):
             steps, results = self.ending.after(self.read(self.ending.hidden))
             self.steps += steps
         else:
-            results = tuple(self.read(o) for o in self.block.graph.outputs if o is not None)
+            results = tuple(self.read(self.handed(o, self.taking.step.graph)) for o in self.block.graph.outputs if o)
         if not self.apart:
             self.join(results)
         method.steps, method.results = of_step(self.steps, self.state, Read(self.losses)), results
@@ -209,13 +214,9 @@ class StepLowering(Lowering):
         """Begin a step of the model."""
         first = next(v for v in self.block.graph.inputs if v not in self.late)
         steps: list[Step] = [Do(py("{s}.begin({x})", s=self.state, x=Read(first)))]
-        if self.reading.front:
-            count = self.numbers.short(Num(self.reading.front, self.of_front(self.block)))
+        if self.decoding.front:
+            count = self.numbers.short(Num(self.decoding.front, self.of_front(self.block)))
             steps.append(Do(py("{s}.lead({n})", s=self.state, n=count)))
-        for value in self.block.graph.inputs:
-            if value in self.reading.caches:
-                kept = self.keeping([Read(value)], self.reading.caches[value], value.rank)
-                steps.append(taken((value,), kept))
         self.put(Fork((), tuple(steps)))
         if self.ending is not None:
             self.steps += self.ending.before
@@ -223,14 +224,14 @@ class StepLowering(Lowering):
     def of_front(self, block: Block) -> Expr:
         """How many places in front of the sequence go through the layers, as a block spells it, or a block that it
         calls."""
-        time, local = self.reading.time, block.local
+        local = block.local
         for node in nodes_within(block.graph):
             for size in (d for v in node_outputs(node) for d in v.shape):
-                if self.reading.counts(size):
+                if self.decoding.counts(size):
                     expr = size.expr
                     while names := {n: local[n] for n in dims.free_names(expr) if n in local}:
                         expr = dims.substitute(expr, names)
-                    tokens = [n for n in dims.free_names(expr) if any(is_time(d, time) for d in sizes_called(n, block))]
+                    tokens = [n for n in dims.free_names(expr) if self.is_time(n, block)]
                     if tokens:
                         return dims.substitute(expr, dict.fromkeys(tokens, Lit("0")))
         for node in nodes_within(block.graph):
@@ -238,6 +239,10 @@ class StepLowering(Lowering):
                 found = self.of_front(node.block)
                 return dims.substitute(found, node.bind)
         raise AssertionError("nothing is put in front of the sequence")
+
+    def is_time(self, name: str, block: Block) -> bool:
+        """Whether a name of a block is the length of the sequence alone."""
+        return any(is_time(d, self.decoding.step.time) for d in sizes_called(name, block))
 
     def parameters(self) -> None:
         """Those of `forward`. What the first step alone takes may be None; a step of its own has it behind the
@@ -248,9 +253,9 @@ class StepLowering(Lowering):
         causal = (c for c, kind in zip(block.contexts, self.kinds, strict=True) if kind == "causal")
         self.aliases |= {c.value: self.mask for c in causal if isinstance(c.value, Value)}
         inputs = block.graph.inputs if self.root else ()
-        self.real = [v for v in inputs if v.dtype == "padding" and v in self.reading.moving and self.of_time(v)]
+        self.real = [v for v in inputs if v.dtype == "padding" and self.of_time(v)]
         self.aliases |= {v: py("{s}.real", s=self.state) for v in self.real}
-        self.late = [v for v in inputs if v not in self.reading.taken]
+        self.late = [v for v in inputs if v not in self.decoding.taken]
         if self.apart:
             given = [p for p in method.parameters if p.target not in self.late]
             method.parameters = [p._replace(type=p.type.partition(" | ")[0], default="") for p in given]
@@ -330,17 +335,19 @@ class StepLowering(Lowering):
     def agree(self, values: Iterable[Value | None]) -> None:
         """Have tensors in one local, without a cache and with one."""
         for value in (v for v in values if v is not None):
-            plain, step = self.other.aliases.get(value, Read(value)), self.read(value)
+            own = self.decoding.origin(value)
+            plain, step = self.other.aliases.get(own, Read(own)), self.read(value)
             if plain != step and not (isinstance(step, Read) and Read(self.source.get(step.value)) == plain):
                 found = Variable(value.name or self.lowered.method.hints.get(value, "h"))
                 one, other = (Bind((found,), tree, nested=False) for tree in (plain, step))
                 self.put(Fork((one,), (other,)))
                 step = Read(found)
-            self.aliases[value] = self.other.aliases[value] = step
+            self.aliases[value] = self.other.aliases[value] = self.other.aliases[own] = step
 
     def within(self, graph: Graph, inputs: Sequence[Any], outputs: Sequence[Value]) -> Suite:
         known = dict(self.other.locals)
-        found = super().within(graph, inputs, outputs)
+        ends = dict(zip(graph.outputs, self.handed_on.get(graph, graph.outputs), strict=True))
+        found = super().within(graph, inputs, [v for o in outputs if (v := ends[o]) is not None])
         self.other.locals = known
         return found
 
@@ -356,25 +363,27 @@ class StepLowering(Lowering):
 
     def always_given(self) -> Sequence[Value]:
         """Inputs that are there in every step: what the first alone reads is None in the others."""
-        role, inputs = self.roles.role, self.block.graph.inputs
+        when, inputs = self.taking.when, self.block.graph.inputs
         if self.mode == "whole":
             return inputs
-        later = [n for n in nodes_within(self.block.graph) if role.get(n) not in (None, Role.FIRST, Role.NOTHING)]
-        read = {*self.reading.taken} if self.root else {v for n in later for v in reads(n)} - {*self.roles.held}
+        later = [n for n, w in when.items() if w in (When.ALWAYS, When.STEP)]
+        read = {*self.decoding.taken} if self.root else {v for n in later for v in reads(n)} - {*self.taking.held}
         return [v for v in inputs if v in read]
 
     def of_time(self, value: Value) -> bool:
-        return any(has(d, self.reading.time) for d in value.shape)
+        return any(has(d, self.decoding.step.time) for d in value.shape)
 
     def graph(self, graph: Graph) -> None:
-        role = self.roles.role
-        if self.mode == "whole" or self.once or (graph.nodes and graph.nodes[0] not in role):  # of a scan
+        when = self.taking.when
+        if self.mode == "whole" or self.once or (graph.nodes and graph.nodes[0] not in when):  # of a scan
             super().graph(graph)
             return
+        for value in (*graph.inputs, *self.contexts(graph)):
+            self.put(Fork((), tuple(self.captured("step", partial(self.other_forms, value)))))
         top = self.root and graph is self.block.graph
         nodes = self.in_order(graph)
-        early = [n for n in nodes if role[n] is Role.FIRST and not self.asks_again(n)]
-        always = [n for n in nodes if role[n] is Role.ALWAYS]
+        early = [n for n in nodes if when[n] is When.FIRST and not self.asks_again(n)]
+        always = [n for n in nodes if when[n] is When.ALWAYS]
         read_early = {v for n in early for v in reads(n)}
         before = live(always, read_early, inputs_of=reads, outputs_of=node_outputs)
         narrowed, read = self.narrowed(graph) if top else (None, None)
@@ -389,7 +398,16 @@ class StepLowering(Lowering):
                 self.visit(node, graph)
             if read is not None and node is narrowed:
                 self.narrow(read)
-        self.agree(graph.outputs)
+        self.agree(self.handed_on.get(graph) or [o and self.handed(o, self.taking.step.graph) for o in graph.outputs])
+
+    def contexts(self, graph: Graph) -> list[Value]:
+        """What the block is handed implicitly."""
+        values = (c.value for c in self.block.contexts) if graph is self.block.graph else ()
+        return [v for v in values if isinstance(v, Value)]
+
+    def handed(self, value: Value, graph: Graph) -> Value:
+        """The form in which a graph of the step hands a tensor on."""
+        return next((v for v in graph.outputs if v is not None and self.decoding.origin(v) is value), value)
 
     def asks_again(self, node: IrNode) -> bool:
         """Whether a node is a condition on what each step knows."""
@@ -407,9 +425,9 @@ class StepLowering(Lowering):
 
     def visit(self, node: IrNode, graph: Graph) -> None:
         """Write a node."""
-        if isinstance(node, LoopNode | CondNode) and self.roles.role[node] is not Role.NOTHING:
+        if isinstance(node, LoopNode | CondNode) and self.taking.when[node] is not When.NEVER:
             super().node(node, graph)
-        elif isinstance(node, OpNode) and node in self.roles.leading:
+        elif isinstance(node, OpNode) and node in self.taking.leading:
             self.lead(node, graph)
         else:
             self.put_both(node, graph)
@@ -430,49 +448,79 @@ class StepLowering(Lowering):
         self.aliases[output] = self.other.aliases[output] = Read(found)
 
     def step_of(self, node: IrNode, graph: Graph) -> None:
-        """What a step does at a node."""
-        role = self.roles.role[node]
-        if node in self.roles.forms:
-            self.in_forms(node, graph)
-        apart = role is Role.PAIRS and node in self.roles.forms
-        if role is Role.FIRST:  # a condition on what does not depend on the sequence
-            self.steps += map(self.for_all, self.captured("step", lambda: self.node(node, graph)))
-        elif role is not Role.NOTHING and not apart:
-            self.node(node, graph)
+        """What a step does at a node of the block."""
+        when = self.taking.when[node]
+        if when is When.FIRST:  # a condition on what does not depend on the sequence
+            self.computed_once(node, graph)
+        elif when is not When.NEVER and node not in self.taking.chain:
+            around, self.instead = self.instead, self.taking.instead(node)
+            for here in self.taking.copies.get(node, [node]):
+                self.stepping_node(here, graph)
+            self.instead = around
+        for value in node_outputs(node):
+            self.other_forms(value)
+
+    def computed_once(self, node: IrNode, graph: Graph) -> None:
+        """What a step does at a node for all steps."""
+        around, self.length = self.length, py("{s}.capacity", s=self.state)
+        copies = self.taking.copies.get(node, [node])
+        for here in copies if isinstance(node, OpNode | ParamNode | CheckNode) else [node]:
+            self.stepping_node(here, graph)
+        self.length = around
+
+    def stepping_node(self, node: IrNode, graph: Graph) -> None:
+        """Write a node of the step; what its results are read as goes by their locals."""
+        self.node(node, graph)
+        for value in node_outputs(node):
+            if value in self.aliases and self.local(value) is not value:
+                self.aliases[self.local(value)] = self.aliases.pop(value)
+
+    def other_forms(self, value: Value) -> None:
+        """What gives a tensor in its other forms."""
+        for form in self.taking.forms.get(value, ()):
+            if isinstance(form, NewestNode):
+                self.newest(form)
+            elif form in self.taking.appended:
+                self.twin(form.output)
+                tree = self.keeping([self.read(form.value)], form.axis, form.value.rank)
+                self.put(taken((form.output,), tree))
 
     def narrowed(self, graph: Graph) -> tuple[IrNode | None, Value | None]:
         """The last node of the model that looks at other positions, and the one tensor [batch, new, …] that is read of
         it and of those before: from there on the positions that are not wanted can be left out."""
-        nodes = [n for n in graph.nodes if self.roles.role[n] in (Role.STEP, Role.PAIRS)]
+        when = self.taking.when
+        nodes = [n for n in graph.nodes if when[n] is When.STEP]
         special = [i for i, n in enumerate(nodes) if self.is_special(n) or self.is_led(n)]
         if not special or self.section.tokens is None or len(graph.outputs) > 1:
             return None, None
         tail = nodes[special[-1] + 1 :]
         made = {v for n in tail for v in node_outputs(n)}
         outside = {v for n in tail for v in reads(n) if v not in made}
-        flats = self.reading.root.values
-        moving = [v for v in outside if flats.get(v) in self.reading.moving]
-        fits = len(moving) == 1 and moving[0].rank == 3 and has(moving[0].shape[1], self.reading.time)
+        moving = [v for v in outside if self.taking.kind[v] == Dependence.SEQUENCE]
+        fits = len(moving) == 1 and moving[0].rank == 3 and has(moving[0].shape[1], self.decoding.step.time)
         fits = fits and not any(self.of_time(v) for v in outside if v not in moving)  # tables of positions
-        fits = fits and not any(n in self.roles.at_positions or n in self.roles.forms for n in tail)
+        copies = [c for n in tail for c in self.taking.copies.get(n, ())]
+        fits = fits and not any(c in self.taking.at_positions or c in self.taking.flatly for c in copies)
         inner = [n for n in every_node(replace(graph, nodes=tuple(tail))) if isinstance(n, OpNode)]
         spelled = static.numbers_of([(n.options, n.inputs) for n in inner])
-        fits = fits and not any(has(d, self.reading.time) for d in spelled)  # as `unflatten` spells its sizes
+        fits = fits and not any(has(d, self.decoding.step.time) for d in spelled)  # as `unflatten` spells its sizes
         return (nodes[special[-1]], moving[0]) if fits and graph.outputs[0] in made else (None, None)
 
     def is_special(self, node: IrNode) -> bool:
         """Whether a node reads or keeps other positions than the own."""
-        roles = self.roles
+        taking = self.taking
+        copies = taking.copies.get(node, [])
         if isinstance(node, CallNode):
-            return bool(self.section.method(self.classes.group(node.block), roles.callees[node]))
+            group = self.classes.group(node.block)
+            return any(self.section.method(group, taking.callees[c]) for c in copies if c in taking.callees)
         if isinstance(node, OpNode):
-            return any(node in part for part in (roles.kept, roles.readers, roles.latent, roles.carries))
+            return any(taking.all_read(c) or (isinstance(c, OpNode) and c.kept) for c in copies)
         return isinstance(node, ScanNode) or any(self.is_special(n) for g in inner_graphs(node) for n in g.nodes)
 
     def is_led(self, node: IrNode) -> bool:
         """Whether a node reads or makes places in front of the sequence."""
         sizes = (d for v in (*reads(node), *node_outputs(node)) for d in v.shape)
-        return self.reading.led and any(in_front(d, self.reading.time) for d in sizes)
+        return self.decoding.led and any(in_front(d, self.decoding.step.time) for d in sizes)
 
     def narrow(self, value: Value) -> None:
         """Leave out the positions that are not wanted: of each row one alone may be."""
@@ -491,7 +539,7 @@ class StepLowering(Lowering):
         """What is computed once, and what is kept of it."""
         made = {v for n in nodes for v in node_outputs(n)}
         given = self.block.graph.inputs if self.root and graph is self.block.graph else ()
-        held = [v for v in self.roles.held if v in made or v in given]
+        held = [v for v in self.taking.held if v in made or v in given]
         if not nodes and not held:
             return
         known = dict(self.locals), dict(self.other.locals)
@@ -499,7 +547,7 @@ class StepLowering(Lowering):
         plain, step = self.captured_both(compute, compute)
         passing = [v for v in self.passing(made, nodes, graph) if v not in held and v not in self.aliases]
         values, start = [*held, *passing], len(self.steps)
-        self.steps += self.woven(plain, [self.for_all(s) for s in step])
+        self.steps += self.woven(plain, step)
         for value in values:
             self.named(value)
         self.agree(values)
@@ -516,7 +564,10 @@ class StepLowering(Lowering):
         """What is computed once."""
         self.once = True
         for node in nodes:
-            self.node(node, graph)
+            if self.mode == "whole":
+                self.node(node, graph)
+            else:
+                self.computed_once(node, graph)
         self.once = False
 
     def at_first(
@@ -546,39 +597,89 @@ class StepLowering(Lowering):
         read = (v for n in later for v in reads(n))
         return list(dict.fromkeys(v for v in (*read, *graph.outputs) if v is not None and v in made))
 
-    def for_all(self, step: Step, length: str = "{s}.capacity") -> Step:
-        """A statement with the length of the sequence replaced by that of all positions to come."""
+    # --- statements ---
 
-        def name(name: str) -> Tree:
-            if self.is_length(name):
-                return py(length, s=self.state)
-            if self.is_of_tokens(name):
-                return py(f"({length} - {{s}}.front)", s=self.state)
-            value = self.block.axes.get(name) or self.block.hypers.get(name)
-            return NumberLeaf(Var(name), value.value if isinstance(value, Num) else self.numbers.worth(Var(name)))
+    def read(self, value: Value) -> Tree:
+        return super().read(value if self.mode == "whole" else self.local(value))
 
-        def leaf(x: Any) -> Any:
-            names = dims.free_names(x.expr) if isinstance(x, NumberLeaf) else ()
-            if isinstance(x, NumberLeaf) and any(self.is_length(n) or self.is_of_tokens(n) for n in names):
-                return self.numbers.spelled_by(x.expr, "real" if x.real else "sizes", name)
-            return x
+    def put(self, step: Step) -> None:
+        if self.mode == "step":
+            if isinstance(step, Bind):
+                step = replace(step, targets=tuple(self.local(t) for t in step.targets))
+            step = mapped(step, self.spelled)
+        super().put(step)
 
-        made: Step = mapped(step, leaf)
-        return made
+    def local(self, target: Any) -> Any:
+        """The local that a tensor of the step has."""
+        own = self.flat_of if self.flatly else self.rows_of
+        if target in own:
+            return own[target]
+        found = self.taking.shown.get(target, target)
+        return self.instead.get(found, found)
+
+    def spelled(self, x: Any) -> Any:
+        """A leaf of a statement, with the number of all positions in place of its name."""
+        if isinstance(x, NumberLeaf) and any(self.is_all(n) or self.is_of_rows(n) for n in dims.free_names(x.expr)):
+            return self.numbers.spelled_by(x.expr, "real" if x.real else "sizes", self.counted_name)
+        return x
+
+    def is_all(self, name: str) -> bool:
+        """Whether a name is one of the sizes with all positions."""
+        if name.startswith(f"{ALL} "):
+            return True
+        return (self.once or self.by_length) and (self.is_length(name) or self.is_of_tokens(name))
+
+    def is_of_rows(self, name: str) -> bool:
+        """Whether a name is the number of the new positions of all rows."""
+        return self.flatly and self.is_length(name)
+
+    def counted_name(self, name: str) -> Tree:
+        """A name in a number, which may be that of all positions."""
+        own = name.removeprefix(f"{ALL} ")
+        if self.is_all(name) and self.is_length(own):
+            return self.length
+        if self.is_all(name) and self.is_of_tokens(own):
+            return py("({n} - {s}.front)", n=self.length, s=self.state)
+        if self.is_of_rows(name):
+            return py("{s}.positions.numel()", s=self.state)
+        sizes = sizes_called(own, self.block)
+        if own != name and any(has(d, self.decoding.step.time) for d in sizes):
+            raise refuse(f"a decode step has no size {own} of all positions")
+        return NumberLeaf(Var(own), sizes[0].value if sizes else self.numbers.worth(Var(own)))
 
     def is_length(self, name: str) -> bool:
-        """Whether a name is the length of the sequence, with what stands in front of it."""
-        return any(map(self.reading.counts, sizes_called(name, self.block)))
+        """Whether a name of the block is the length of the sequence, with what stands in front of it."""
+        return any(map(self.decoding.counts, sizes_called(name, self.block)))
 
     def is_of_tokens(self, name: str) -> bool:
-        """Whether a name is the length of the sequence alone, where something stands in front of it."""
-        return self.reading.front > 0 and any(is_time(d, self.reading.time) for d in sizes_called(name, self.block))
+        """Whether a name of the block is the length of the sequence alone, where something stands in front of it."""
+        return self.decoding.front > 0 and self.is_time(name, self.block)
+
+    def note_hints(self, node: OpNode) -> None:
+        origin = self.taking.origin(node)
+        assert isinstance(origin, OpNode)
+        super().note_hints(origin)
+
+    def note(self, value: Value, node: IrNode) -> str:
+        return super().note(self.decoding.origin(value), self.taking.origin(node))
+
+    def result(
+        self, value: Value, tree: Tree, graph: Graph, node: IrNode, always: bool = False, whole: bool = False
+    ) -> None:
+        super().result(value if self.mode == "whole" else self.local(value), tree, graph, node, always, whole)
+
+    def twin(self, value: Value) -> Value:
+        """Name a form of a tensor of which there is another."""
+        own = self.decoding.origin(value)
+        self.lowered.method.hints[value] = own.name or self.lowered.method.hints.get(own, "h")
+        self.source[value] = own
+        return value
 
     # --- nodes ---
 
     def node(self, node: IrNode, graph: Graph) -> None:
-        if isinstance(node, ScanNode) and node in self.roles.carries:
-            self.scan_on(node, graph)
+        if isinstance(node, ScanNode) and self.is_carried(node):
+            self.scan_on(self.taking.origin(node), graph)  # type: ignore[arg-type]
         elif self.mode == "whole":
             super().node(node, graph)
         elif isinstance(node, CondNode):
@@ -589,13 +690,9 @@ class StepLowering(Lowering):
         elif not isinstance(node, LossNode):
             super().node(node, graph)
 
-    def check(self, node: CheckNode) -> None:
-        """Ask for a least length of all positions so far."""
-        if self.mode != "whole" and self.roles.role.get(node) is Role.ALWAYS:
-            end = "{s}.end" if self.reading.counts(node.right) else "{s}.end - {s}.front"
-            self.put(Check(py(f"{{n}} <= {end}", n=self.numbers.short(node.left), s=self.state), node.message))
-        else:
-            super().check(node)
+    def is_carried(self, node: ScanNode) -> bool:
+        """Whether a scan of the block or of the step goes on where the one before it ended."""
+        return any(isinstance(n, ScanNode) and n.kept for n in (node, *self.taking.copies.get(node, ())))
 
     def scope(self, node: OpNode) -> TorchNodeScope:
         return TorchNodeScope(self, node) if self.mode == "whole" else StepScope(self, node)
@@ -605,76 +702,137 @@ class StepLowering(Lowering):
             super().op(node, graph)
             if node.outputs[0] in self.unmasked:
                 self.put(Bind((node.outputs[0],), lift(None), nested=False))
-        elif not node.op.needs_tensor(node.options, node.inputs):
-            if node.outputs[0] in self.unmasked:
-                self.put(Bind((node.outputs[0],), self.mask, nested=False))
+        elif not self.needs_tensor(node):
+            mask = self.local(node.outputs[0])
+            if mask in self.unmasked:
+                self.put(Bind((mask,), self.mask, nested=False))
             else:
-                self.aliases[node.outputs[0]] = self.mask
-        elif node in self.roles.carries:
+                self.aliases[mask] = self.mask
+        elif node.kept:
             self.recurrence(node, graph)
-        elif node in self.roles.latent:
+        elif node in self.taking.latent:
             self.absorbed(node, graph)
         else:
-            around, self.steps = self.steps, []
-            super().op(self.with_kept(node), graph)
-            longer = node in self.roles.lengthened
-            self.steps = [*around, *(self.for_all(s, "{s}.end") if longer else s for s in self.steps)]
-            for value in node.outputs:
-                if value in self.roles.kept_values:
-                    kept = Variable(value.name or self.lowered.method.hints.get(value, "h"))
-                    tree = self.keeping([self.read(value)], self.roles.kept_values[value], value.rank)
-                    self.put(taken((kept,), tree))
-                    if value in self.roles.both:
-                        self.all_of[value] = replace(value)
-                    self.aliases[self.all_of.get(value, value)] = Read(kept)
-                    self.source[kept] = value
+            self.append(node)
+            if node in self.taking.flatly:
+                self.in_flat(node, graph)
+            if node not in self.taking.flat:
+                self.by_length = node in self.taking.by_length
+                super().op(node, graph)
+                self.by_length = False
 
-    def in_forms(self, node: IrNode, graph: Graph) -> None:
-        """What pairs of positions are made of, in each form that is read: at all positions, or at the new ones of all
-        rows, one after another."""
-        assert isinstance(node, OpNode | ParamNode)
-        forms, outputs = self.roles.forms[node], node_outputs(node)
-        alone = self.roles.role[node] is Role.PAIRS
-        for form, wanted in forms.items():
-            made = outputs if alone and form == next(iter(forms)) else tuple(map(self.twin, outputs))
-            here: IrNode = replace(node, output=made[0]) if isinstance(node, ParamNode) else node
-            if isinstance(node, OpNode):
-                inputs = tuple(self.in_form(v, wanted[i]) if i in wanted else v for i, v in enumerate(node.inputs))
-                here = replace(node, inputs=inputs, outputs=made)
-            self.form[here] = form
-            around, self.steps = self.steps, []
-            super().node(here, graph)
-            self.steps = [*around, *(self.for_all(s, "{s}.end") if form == ALL else s for s in self.steps)]
-            self.formed |= {(v, form): m for v, m in zip(outputs, made, strict=True)}
-        for value in outputs:
-            if alone and value in self.roles.rows:
-                self.by_row(value)
+    def needs_tensor(self, node: OpNode) -> bool:
+        """Whether the kernels of the whole model are given a mask as a tensor."""
+        origin = self.taking.origin(node)
+        assert isinstance(origin, OpNode)
+        return origin.op.needs_tensor(origin.options, origin.inputs)
 
-    def twin(self, value: Value) -> Value:
-        """The value in another form, under its name."""
-        found = replace(value)
-        self.lowered.method.hints[found] = value.name or self.lowered.method.hints.get(value, "h")
-        self.source[found] = value
+    def param(self, node: ParamNode) -> None:
+        if self.mode == "step" and node in self.taking.flatly:
+            self.flat_twins(node)
+            self.flatly = True
+            super().param(node)
+            self.flatly = False
+            self.cut(node)
+        else:
+            super().param(node)
+
+    def in_flat(self, node: OpNode, graph: Graph) -> None:
+        """An op for all positions, or for the new ones of all rows, one after another."""
+        if self.is_part(node):
+            self.part(node, graph)
+            return
+        self.flat_twins(node)
+        self.flatly = True
+        super().op(node, graph)
+        self.flatly = False
+        self.cut(node)
+
+    def is_part(self, node: OpNode) -> bool:
+        """Whether an op is told how many positions of something it takes: of all these the new ones are taken."""
+        new = self.decoding.step.new
+        timed = any(map(self.decoding.step.has, (d for v in reads(node) for d in v.shape)))
+        asks = node.op.at_positions(node) or node.op.makes_mask or node.op.alike
+        return not timed and not asks and any(has(n, new) for n in static.numbers_of((node.inputs, node.options)))
+
+    def part(self, node: OpNode, graph: Graph) -> None:
+        """What an op takes of all positions, and of that the new ones."""
+        (output,) = node.outputs
+        every = self.further(output)
+        self.by_length = self.flatly = True
+        around, self.flat_of = self.flat_of, {**self.flat_of, output: every}
+        super().op(node, graph)
+        self.flat_of = around
+        self.by_length = self.flatly = False
+        self.take(node, self.read(every), output, self.decoding.flat.axis_of_new(output))
+
+    def flat_twins(self, node: IrNode) -> None:
+        """Give results that have an axis of batch for others a local of their own."""
+        for value in node_outputs(node):
+            if node not in self.taking.flat:
+                self.flat_of[value] = self.further(value)
+            elif value is not self.decoding.origin(value) and value not in self.taking.shown:
+                self.twin(value)
+
+    def further(self, value: Value) -> Value:
+        """A further local for a tensor."""
+        found, own = replace(value), self.decoding.origin(value)
+        self.lowered.method.hints[found] = own.name or self.lowered.method.hints.get(own, "h")
+        self.source[found] = own
         return found
 
-    def in_form(self, value: Any, form: str) -> Any:
-        """A value in the form that is read; rows of all positions, if it is there for these alone."""
-        own = self.roles.own_form.get(value)
-        if own == form or (value, form) in self.formed:
-            return self.formed.get((value, form), value)
-        if own != ALL and (value, ALL) not in self.formed:
-            name = value.name or "a tensor"
-            raise refuse(f"`{name}`, made of pairs of positions, is both handed on and changed", value.span)
-        axis = next(a for a, d in enumerate(value.shape) if has(d, self.reading.time))
-        every, found = self.read(self.formed.get((value, ALL), value)), self.twin(value)
-        self.aliases[found] = py(f"{{x}}[{':, ' * axis}{{at}}]", x=every, at=self.of_form(form))
+    def cut(self, node: IrNode) -> None:
+        """Cut the axis of new positions of what has those of all rows into that of batch, in front, and theirs."""
+        for value in node_outputs(node):
+            if value in self.taking.rows:
+                axis, new = self.taking.rows[value][0], self.read_flat(value)
+                self.in_rows(value, py("{s}.by_row({x}, {*axis})", s=self.state, x=new, axis=[axis] * bool(axis)))
+
+    def in_rows(self, value: Value, tree: Tree) -> None:
+        """A table of each row."""
+        between = self.taking.rows[value][1]
+        if between:  # or it has axes of size 1 in front that no reader has more
+            tree = py(f"{{x}}[:{', None' * between or ', 0' * -between}]", x=tree)
+        self.rows_of[value] = self.further(value)
+        self.put(Bind((self.rows_of[value],), tree, nested=False))
+
+    def newest(self, node: NewestNode) -> None:
+        """The new positions of what is there for all."""
+        value, output = node.value, node.output
+        if self.local(output) is not output:
+            self.source[self.local(output)] = output
+        if value.dtype == "padding":
+            self.aliases[self.local(output)] = py("{s}.newest({x})", s=self.state, x=self.read(value))
+            return
+        if node in self.taking.flatly:
+            self.take(node, self.read_flat(value), output, node.axis)
+        else:
+            raise refuse(f"`{value.name or 'a tensor'}`, made of positions, is read at all of them and at its own")
+
+    def take(self, node: IrNode, every: Tree, output: Value, axis: int) -> None:
+        """Take the new positions of what is there for all."""
+        apart = self.taking.flatly.isdisjoint(n for n in self.taking.readers.get(output, ()) if n is not None)
+        if output in self.taking.rows and axis == 0 and apart:
+            self.in_rows(output, py("{x}[{s}.positions]", x=every, s=self.state))
+            return
+        self.flat_twins(node)
+        self.flatly = True
+        self.aliases[self.local(output)] = py(f"{{x}}[{':, ' * axis}{{at}}]", x=every, at=self.of_form(NEW))
+        self.flatly = False
+        self.cut(node)
+
+    def read_flat(self, value: Value) -> Tree:
+        """Read what has no axis of batch."""
+        self.flatly = True
+        found = self.read(value)
+        self.flatly = False
         return found
 
     def of_form(self, form: str) -> Tree:
         """The positions for which something is computed: all, or the new ones of all rows, one after another."""
         new, every = (py(text, s=self.state) for text in ("{s}.positions.flatten()", "{s}.keys"))
-        nodes = (n for n in self.roles.forms if isinstance(n, OpNode) and (n.op.at_positions(n) or n.op.makes_mask))
-        asked = {f for n in nodes for f in self.roles.forms[n]}
+        nodes = (n for n in self.taking.flatly if isinstance(n, OpNode) and (n.op.at_positions(n) or n.op.makes_mask))
+        asked = {self.form(n) for n in nodes}
         if len(asked) == 1 or form not in asked:
             return self.positions(new if form == NEW else every)
         found, keys = self.positions(new), self.shared("keys", every)
@@ -683,62 +841,43 @@ class StepLowering(Lowering):
         self.source[keys.value] = found.value
         return found if form == NEW else keys
 
-    def by_row(self, value: Value) -> None:
-        """Cut the axis of new positions into that of batch, in front, and theirs."""
-        axis, between = self.roles.rows[value]
-        if axis == 0 and (value, NEW) not in self.formed:  # it is there for all positions alone
-            tree = py("{x}[{s}.positions]", x=self.read(self.formed[value, ALL]), s=self.state)
-        else:
-            new = self.read(self.in_form(value, NEW))
-            tree = py("{s}.by_row({x}, {*axis})", s=self.state, x=new, axis=[axis] * bool(axis))
-        for (other, form), made in self.formed.items():
-            if other is made is value:  # whose name is that of its rows from here on
-                self.formed[value, form] = self.twin(value)
-                self.aliases[self.formed[value, form]] = self.read(value)
-        if between:  # or it has axes of size 1 in front that no reader has more
-            tree = py(f"{{x}}[:{', None' * between or ', 0' * -between}]", x=tree)
-        found = Variable(value.name or self.lowered.method.hints.get(value, "h"))
-        self.put(Bind((found,), tree, nested=False))
-        self.aliases[value] = Read(found)
+    def form(self, node: OpNode) -> str:
+        """The form that the results of a node of the step have."""
+        return NEW if any(map(self.decoding.flat.is_new, node.outputs)) else ALL
 
-    def with_kept(self, node: OpNode) -> OpNode:
-        """The node with inputs of which all positions are read: what is new of them is appended to what was kept."""
-        kept = self.roles.kept.get(node, ())
-        inputs = list(node.inputs)
-        for i, value in enumerate(inputs):
-            if isinstance(value, Value) and value in self.all_of and (node, i) in self.roles.everywhere:
-                inputs[i] = self.all_of[value]
-        given = [v for i in kept if isinstance(v := inputs[i], Value)]
-        own = dict(zip(given, self.roles.kept_axes.get(node, ()), strict=True))
-        axes = [(axis, v.rank) for v, axis in own.items()]
-        trees = [self.read(v) for v in own]
-        found: dict[Value, Value] = {}
-        for i, value in zip(kept, given, strict=True):
-            role = node.op.cached_inputs(node).get(i, (0, "kept"))[1]
-            inputs[i] = found.setdefault(value, replace(value))
-            self.source[inputs[i]] = value
-            self.lowered.method.hints.setdefault(found[value], self.lowered.method.hints.get(value) or role)
-        if inputs == [*node.inputs]:
-            return node
-        every = [*found.values()]
-        if own and node in self.roles.window:
-            window = self.window(node)
+    def append(self, node: OpNode) -> None:
+        """Append what attention reads alone to what was kept of it."""
+        appends = self.taking.kept.get(node, [])
+        own = list(dict.fromkeys(a for v in node.inputs for a in appends if a.output is v))
+        if not own:
+            return
+        roles, origin = node.op.cached_inputs(node), self.taking.origin(node)
+        for each in own:
+            i = next(i for i, v in enumerate(node.inputs) if v is each.output)
+            value = self.decoding.origin(each.value)
+            self.source[each.output] = value
+            self.lowered.method.hints[each.output] = (
+                value.name or self.lowered.method.hints.get(value) or roles.get(i, (0, "kept"))[1]
+            )
+        trees = [self.read(a.value) for a in own]
+        every = [a.output for a in own]
+        if origin in self.taking.window:
+            window = self.window(origin)
             tree = py("{s}.update_window({*xs}, window={n})", s=self.state, xs=trees, n=window)
-            if node in self.section.partly:
+            if origin in self.section.partly:
                 tree = py("{tree} if {n} else {s}.update({*xs})", tree=tree, n=window, s=self.state, xs=trees)
             self.put(taken(tuple(every), tree))
-        else:
-            for axis, rank in dict.fromkeys(axes):
-                alike = [i for i, one in enumerate(axes) if one == (axis, rank)]
-                tree = self.keeping([trees[i] for i in alike], axis, rank)
-                self.put(taken(tuple(every[i] for i in alike), tree))
-        here = replace(node, inputs=tuple(inputs))
-        self.declared[here] = node
-        return here
+            return
+        axes = [(a.axis, a.value.rank) for a in own]
+        for axis, rank in dict.fromkeys(axes):
+            alike = [i for i, one in enumerate(axes) if one == (axis, rank)]
+            tree = self.keeping([trees[i] for i in alike], axis, rank)
+            self.put(taken(tuple(every[i] for i in alike), tree))
 
-    def window(self, node: OpNode) -> Tree:
+    def window(self, node: IrNode) -> Tree:
         """How many positions a windowed attention sees."""
-        return self.numbers.short(self.roles.window[node])
+        assert isinstance(node, OpNode)
+        return self.numbers.short(self.taking.window[node])
 
     def keeping(self, trees: Sequence[Tree], axis: int, rank: int) -> Tree:
         where = {} if axis == rank - 2 else {"axis": axis}
@@ -748,15 +887,18 @@ class StepLowering(Lowering):
         """Attention to what keys and values are projections of, position by position: what they make of the rows of an
         identity matrix are the maps."""
         scope = StepScope(self, node)
-        base, chain = self.roles.latent[node]
+        every, chain = self.taking.latent[node]
+        base = [self.decoding.origin(v) for v in every]
         hints = self.lowered.method.hints
         names = [v.name or hints.get(v, "h") for v in base]
-        given = [self.named(v) for v in base]
+        here = len(self.taking.kept.get(node, ())) == len(every)
+        given = [self.named(v) for v in (base if here else every)]
         widths = [self.numbers.short(v.shape[-1]) for v in base]
         flat = [py("{x}.squeeze(1)", x=x) if v.rank == 4 else x for x, v in zip(given, base, strict=True)]
         rows = Variable("rows")
         together = flat[0] if len(flat) == 1 else py("torch.cat(({*xs},), dim=-1)", xs=flat)
-        self.put(taken((rows,), py("{s}.update({x})", s=self.state, x=together)))
+        appended = taken((rows,), py("{s}.update({x})", s=self.state, x=together))
+        self.put(appended if here else Bind((rows,), together))
         around, known, aliases = self.steps, dict(self.locals), dict(self.aliases)
         self.steps = []
         total: Tree = widths[0]
@@ -771,7 +913,7 @@ class StepLowering(Lowering):
             self.aliases[value] = py("{x}[:, None]", x=Read(part)) if value.rank == 4 else Read(part)
         for step in chain:
             super().op(step, graph)
-        maps = [v for v in node.inputs[1:3] if isinstance(v, Value)]
+        maps = [self.decoding.origin(v) for v in node.inputs[1:3] if isinstance(v, Value)]
         made = [self.read(v) for v in maps]
         self.put(Do(py("{s}.store({*xs})", s=self.state, xs=made)))
         inner = tuple(self.steps)
@@ -836,23 +978,85 @@ class StepLowering(Lowering):
         self.put(Conditional(training(self.state), then, otherwise, node.outputs))
 
     def loop(self, node: LoopNode) -> None:
+        found = next((n for n in self.taking.copies.get(node, ()) if isinstance(n, LoopNode)), None)
+        if found is not None and self.mode != "whole" and not self.once:
+            node = self.stepping_loop(node, found)
         self.agree(node.starts)
         gone = self.other.elided & self.unmasked
         self.other.elided -= gone
         super().loop(node)
         self.other.elided |= gone
 
+    def stepping_loop(self, node: LoopNode, step: LoopNode) -> LoopNode:
+        """A loop of the block that hands on what that of the step does."""
+        origin = self.decoding.origin
+        slots = {origin(v): i for i, v in enumerate(step.bodies[0].inputs)}
+        if len(slots) < len(step.starts):
+            value = next(v for i, v in enumerate(step.bodies[0].inputs) if slots[origin(v)] != i)
+            raise refuse(f"`{value.name or 'a tensor'}` is read both at its new positions and at all of them")
+        carried = [slots.get(v) for v in node.bodies[0].inputs]
+        for body, inner in zip(node.bodies, step.bodies, strict=True):
+            ends = [inner.outputs[s] if s is not None else None for s in carried]
+            others = inner.outputs[len(step.starts) :]
+            emitted = {origin(v): v for v in others if v is not None}
+            more = [emitted.get(v, v) if v is not None else None for v in body.outputs[len(carried) :]]
+            self.handed_on[body] = (*(self.shown(e, v) for e, v in zip(ends, body.outputs, strict=False)), *more)
+        starts = (
+            self.shown(step.starts[s] if s is not None else None, v) for s, v in zip(carried, node.starts, strict=True)
+        )
+        return replace(node, starts=tuple(v for v in starts if v is not None))
+
+    def shown(self, value: Value | None, own: Value | None) -> Value | None:
+        """A tensor of the step as the block calls it; its own where the step has none."""
+        if value is None:
+            return own
+        found = self.taking.shown.get(value, value)
+        return own if own is not None and self.taking.same.get(own) is found else found
+
     # --- calls ---
 
     def call(self, node: CallNode, graph: Graph) -> None:
-        callee = self.roles.callees.get(node)  # none of a call within a scan
-        if self.mode == "whole" or callee is None or self.roles.role[node] not in (Role.STEP, Role.PAIRS):
-            self.stepping = None
-        else:
-            group = self.classes.group(node.block)
+        self.stepping, origin = None, self.taking.origin(node)
+        assert isinstance(origin, CallNode)
+        callee = self.taking.callees.get(node)  # none of a call within a scan
+        if self.mode == "step" and callee is not None and not self.once and self.taking.when[origin] is When.STEP:
+            group = self.classes.group(origin.block)
             name = self.section.method(group, callee)
             self.stepping = (group, name) if name else None
-        super().call(node, graph)
+            node = self.stepping_call(origin, node, callee)
+        super().call(node if self.mode == "step" and callee is not None else origin, graph)
+
+    def stepping_call(self, node: CallNode, step: CallNode, callee: Taking) -> CallNode:
+        """A call of the block with the forms of tensors that that of the step has."""
+        given: dict[Value, Value] = {}
+        taken_in: dict[Value, Value] = {}
+        tensors = zip(callee.given(step.block), (*step.inputs, *step.contexts), strict=True)
+        for inner, outer in tensors:
+            if isinstance(inner, Value) and isinstance(outer, Value):
+                own = self.decoding.origin(inner)
+                appended = callee.kind[own] == Dependence.SEQUENCE  # by the block, which is given the new positions
+                if own not in given or appended == (len(callee.pattern(inner)) < len(callee.pattern(taken_in[own]))):
+                    taken_in[own] = inner
+                    given[own] = outer
+                    if inner in callee.read_flat:
+                        given[own] = replace(outer)
+                        self.aliases[given[own]] = self.read_flat(outer)
+        results = {
+            self.decoding.origin(inner): outer for inner, outer in zip(step_outputs(step), step.outputs, strict=True)
+        }
+        if len(results) < len(step.outputs):
+            raise refuse(f"a result of `{node.block.name}` is read in several forms", node.span)
+        own_inputs = zip(node.block.graph.inputs, node.inputs, strict=True)
+        own_contexts = zip(node.block.contexts, node.contexts, strict=True)
+        outputs = zip((v for v in node.block.graph.outputs if v is not None), node.outputs, strict=True)
+        return replace(
+            node,
+            inputs=tuple(given.get(inner, outer) for inner, outer in own_inputs),
+            contexts=tuple(
+                given.get(c.value, outer) if isinstance(c.value, Value) else outer for c, outer in own_contexts
+            ),
+            outputs=tuple(results.get(inner, outer) for inner, outer in outputs),
+        )
 
     def called(self, node: CallNode, module: Tree, args: list[Tree], keywords: dict[str, Tree]) -> Tree:
         if self.stepping is None:
@@ -869,15 +1073,15 @@ class StepLowering(Lowering):
         if self.mode == "whole":
             return super().arguments(node, group)
         losses, group.first.losses = group.first.losses, False
-        callee = self.roles.callees.get(node)
-        given = {} if callee is None else callee.given
-        if given:
-            inputs = zip(node.block.graph.inputs, node.inputs, strict=True)
-            node = replace(node, inputs=tuple(self.in_form(v, given[i]) if i in given else v for i, v in inputs))
         try:
             return super().arguments(node, group)
         finally:
             group.first.losses = losses
+
+
+def step_outputs(node: CallNode) -> list[Value]:
+    """What a block that is called gives back."""
+    return [v for v in node.block.graph.outputs if v is not None]
 
 
 def taken(targets: tuple[Value | Variable, ...], tree: Tree) -> Bind:

@@ -1,0 +1,569 @@
+"""How a block takes a step: which nodes of the step stand for each of its own, where what is kept is appended, and what
+is computed row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
+from enum import Enum, auto
+from typing import Any, TypeGuard
+
+from archdsl.backends.torch.features.by_row import ByRow, refuse, span_of
+from archdsl.ir.dims import Num, Var, expr_text
+from archdsl.ir.graph import (
+    AppendNode,
+    Block,
+    CallNode,
+    CheckNode,
+    CondNode,
+    Graph,
+    LoopNode,
+    Model,
+    NewestNode,
+    Node,
+    OnceNode,
+    OpNode,
+    Value,
+    node_outputs,
+    operands,
+    reads,
+)
+from archdsl.ir.static import numbers_of
+from archdsl.ir.walk import block_tensors
+from archdsl.passes.flat_step import FlatStep, unroll_step
+from archdsl.passes.flatten import FlatForm, FlatNode, FlatOp, Unrolled
+from archdsl.passes.forms import has, is_time, reads_numbers
+from archdsl.passes.kinds import Kind
+from archdsl.passes.step import stepped
+
+
+class When(Enum):
+    """When a node is computed."""
+
+    NEVER = auto()
+    """No step needs it."""
+    ALWAYS = auto()
+    """It depends on nothing: on weights and numbers alone."""
+    FIRST = auto()
+    """It does not depend on the sequence: the first step computes it."""
+    STEP = auto()
+
+
+def nodes_within(graph: Graph) -> Iterator[Node]:
+    """The nodes of a graph and of those inside it, of `if training` only what is not training; none of a scan."""
+    for node in graph.nodes:
+        yield node
+        for inner in inner_graphs(node):
+            yield from nodes_within(inner)
+
+
+def inner_graphs(node: Node) -> tuple[Graph, ...]:
+    """Graphs inside a node that a step writes node by node."""
+    if isinstance(node, LoopNode):
+        return node.bodies
+    if isinstance(node, OnceNode):
+        return (node.body,)
+    if isinstance(node, CondNode):
+        return (node.otherwise,)
+    return ()
+
+
+def windows(block: Block) -> dict[OpNode, Num | None]:
+    """The primitives of a block, in order: how many positions each sees, None where it has no window."""
+    found = ((n, n.op.window(n)) for n in nodes_within(block.graph) if isinstance(n, OpNode))
+    return {n: seen[1] if seen is not None else None for n, seen in found}
+
+
+class Decoding:
+    """A step of a model, for the lowering of its blocks."""
+
+    def __init__(self, model: Model) -> None:
+        """Raises ArchError E0504 where the model's output depends on later positions, or an op has no step."""
+        self.model = model
+        self.step = stepped(model, apart=False)
+        self.flat: FlatStep = unroll_step(self.step)
+        self.by_row = ByRow(self.flat)
+        if any(len(self.flat.of_all(v)) == 2 for n in self.flat.step.nodes for v in n.outputs if v in self.flat.moving):
+            raise refuse(
+                "it reads scores at queries or keys other than its own",
+                next((span_of(n) for n in self.flat.step.nodes if n in self.flat.beside), None),
+            )
+        self.flat_nodes = {*self.flat.step.nodes}
+        late = {v for n in self.flat_nodes for v in n.outputs}
+        self.early = {v for n in self.flat.before.nodes for v in n.outputs} - late
+        """What the first step alone computes."""
+        self.homes = dict(self.flat.root.homes())
+        self.windows = self.of_windows()
+        """Attention that sees the last positions alone, and its masks: how many these are."""
+        self.led = self.step.first is not None
+        """Whether places in front of the sequence go through the layers."""
+        self.front = self.of_front()
+        """How many of them a cache counts with the tokens."""
+        self.leading = {n for n in self.flat.step.nodes if self.leads(n)}
+        """What puts them there, or cuts them off."""
+        again = {v for n in self.flat.step.nodes if n not in self.leading for v in n.inputs}
+        self.crossing = {v for v in self.flat.before.outputs if v in again}
+        """What the first step computes and later ones read."""
+        self.taken = [self.origin(v) for v in self.flat.taken]
+        """The model's inputs that every step takes."""
+        self.root = Taking(self, model.block, self.flat.root)
+
+    def origin(self, value: Value) -> Value:
+        """The tensor of a block of the model that one of the step stands for."""
+        found = self.step.origins.get(value, value)
+        assert isinstance(found, Value)
+        return found
+
+    def of_front(self) -> int:
+        """Return how many places in front of the sequence go through the layers; a cache counts them with its tokens.
+        Raises ArchError E0504 where these are not as many everywhere, or tensors of tokens are read beside them."""
+        flat, step = self.flat, self.step
+        if not self.led:
+            return 0
+        counts = dict.fromkeys(step.front(k.shape[k.axis]) for k in flat.kept if k.kind == "cache")
+        several = "not as many places stand in front of the sequence everywhere that positions are"
+        if len(counts) > 1:
+            raise refuse(f"{several} kept")
+        timed = [(n, v, [step.front(d) for d in v.shape if step.has(d)]) for n in flat.step.nodes for v in n.outputs]
+        pairs = [f for _, v, fronts in timed for f in fronts if len(fronts) > 1 or v in flat.positional]
+        front = next(iter(counts), max(pairs, default=0))
+        for node, value, fronts in timed:
+            read = [v for v in node.inputs if isinstance(v, Value)]
+            whole = not isinstance(node, FlatForm) and (len(fronts) > 1 or any(map(flat.of_all, read)))
+            counted = {front} if whole else {front, 0} if value in flat.positional else {*fronts}
+            if not counted.issuperset(fronts):
+                raise refuse(f"{several} read", None if isinstance(node, FlatForm) else span_of(node))
+        if any(v.dtype == "padding" and any(map(step.has, v.shape)) for v in flat.step.inputs):
+            raise refuse(
+                "places in front of the sequence go through the layers, and an input says which tokens are padding"
+            )
+        return front
+
+    def leads(self, node: FlatNode) -> bool:
+        """Whether an op puts places in front of the sequence, or cuts them off. Raises ArchError E0504 where it does
+        anything else."""
+        if not self.led or not isinstance(node, FlatOp):
+            return False
+        tensors = [(i, v) for i, v in enumerate(node.inputs) if isinstance(v, Value) and self.fronts(v)]
+        read = [v for i, v in tensors if reads_numbers(node.node, i)]
+        made = {front for v in node.outputs for front in self.fronts(v)}
+        if all(self.fronts(v) == made for v in read) or any(self.flat.of_all(v) for _, v in tensors):
+            return False
+        output, value = node.outputs[0], read[0]
+        apart = [a for a, (d, e) in enumerate(zip(value.shape, output.shape, strict=False)) if d.value != e.value]
+        same = len(read) == len(node.outputs) == len(apart) == 1 and value.rank == output.rank
+        if not same or output in self.flat.positional:
+            raise refuse("an op that cuts off places in front of the sequence does something else, too", span_of(node))
+        return True
+
+    def fronts(self, value: Value) -> set[int]:
+        """How many places stand in front of the sequence along the axes of time of a tensor."""
+        return {self.step.front(d) for d in value.shape if self.step.has(d)}
+
+    def counts(self, size: Num) -> bool:
+        """Whether a size is that of the new positions, or of all, that a cache counts."""
+        if self.front:
+            return self.step.front(size) == self.front
+        return is_time(size, self.step.new) or is_time(size, self.step.all)
+
+    @property
+    def carries(self) -> bool:
+        """Whether there is a recurrence."""
+        return any(kept.kind == "state" for kept in self.flat.kept)
+
+    def of_windows(self) -> dict[FlatNode, Num]:
+        """Attention of which every reader of its mask sees the last positions alone, and of its keys it is the only
+        reader; and the makers of these masks."""
+        found: dict[FlatNode, Num] = {}
+        masks: dict[Value, list[FlatOp]] = {}
+        readers, latents = self.by_row.readers, self.flat.latents
+        for node in self.flat.step.nodes:
+            if isinstance(node, FlatOp) and (seen := self.seen(node)) is not None:
+                kept = [v for i in node.node.op.cached_inputs(node.node) if isinstance(v := node.inputs[i], Value)]
+                alone = all(self.is_kept_at(v, node) and {n for n, _ in readers[v]} == {node} for v in kept)
+                mask = node.inputs[seen[0]]
+                if alone and isinstance(mask, Value) and node not in latents:
+                    masks.setdefault(mask, []).append(node)
+        for mask, nodes in masks.items():
+            maker = self.flat.makers.get(mask)
+            if len(nodes) == len(readers[mask]) and isinstance(maker, FlatOp) and maker.node.op.positional:
+                for flat in (*nodes, maker):
+                    seen = self.seen(flat)
+                    assert seen is not None
+                    found[flat] = seen[1]
+        return found
+
+    def is_kept_at(self, value: Value, node: FlatOp) -> bool:
+        """Whether what an op reads is appended in the same call of a block, or that is given its new positions, too."""
+        form, home = self.flat.form_of(value), self.homes[node]
+        given = [home.values.get(v) for v in block_tensors(home.block)]
+        return form is not None and (self.homes[form] is home or (form.value in given and form.output in given))
+
+    def seen(self, node: FlatOp) -> tuple[int, Num] | None:
+        """Of attention and of a mask the input that is the mask, and how many positions are seen."""
+        origin = self.step.origins.get(node.node, node.node)
+        assert isinstance(origin, OpNode)
+        return origin.op.window(origin)
+
+
+class Taking:
+    """How one call of a block takes a step. `block` is that of the model, `step` what is called in a step."""
+
+    def __init__(self, decoding: Decoding, block: Block, unrolled: Unrolled) -> None:
+        self.decoding, self.block, self.step = decoding, block, unrolled.block
+        self.unrolled, self.kind = unrolled, decoding.step.kinds[unrolled.block]
+        self.copies: dict[Node, list[Node]] = {}
+        """Of each node of the block those of the step."""
+        self.forms: dict[Value, list[AppendNode | NewestNode]] = {}
+        """Of each tensor of the block what gives it in its other forms."""
+        self.shown: dict[Value, Value] = {}
+        """Tensors of the step that are the only form of one of the block: they go by its name."""
+        self.held: list[Value] = []
+        """What the first step computes and all read."""
+        self.once: set[Node] = set()
+        self.standing: dict[Value, list[Value]] = {}
+        """Of each tensor of the block those of the step."""
+        self.note_nodes()
+        self.readers: dict[Value, list[Node | None]] = {}
+        """Who reads each tensor of the step; None for a graph that gives it back."""
+        self.note_readers(self.step.graph)
+        self.when: dict[Node, When] = {}
+        for node in nodes_within(block.graph):
+            self.when[node] = self.when_computed(node)
+        self.latent: dict[Node, tuple[tuple[Value, ...], tuple[OpNode, ...]]] = {}
+        """Attention that reads what its keys and values are projections of: that, at all positions, and the nodes
+        between."""
+        self.attention: dict[Node, Node] = {}
+        """The same of each node between."""
+        self.window: dict[OpNode, Num] = {}
+        """Attention of the block, and masks, for the last positions alone: how many these are."""
+        self.at_positions: dict[Node, int] = {}
+        """What each step makes of its new positions: how many axes its readers have between those of batch and time."""
+        self.flatly: set[Node] = set()
+        """Those that are computed for all rows one after another, or for all positions."""
+        self.flat: set[Node] = set()
+        """Those of them that make nothing else."""
+        self.by_length: set[Node] = set()
+        """What is made of the new positions with numbers that depend on how many there are."""
+        self.rows: dict[Value, tuple[int, int]] = {}
+        """What is cut by row: the axis of the new positions of all rows, and how many axes there are in the readers
+        between that of batch and that one."""
+        self.varying: dict[tuple[Node, int], int] = {}
+        """Inputs that are made of positions and have a further axis of batch in front, and how many axes they need more
+        behind it than for other readers."""
+        self.at_keys: set[tuple[Node, int]] = set()
+        """Inputs made of positions that are read at all of them."""
+        self.note_flats()
+        self.read_flat = {*self.inputs_read_flat()}
+        """Inputs that are read for all rows one after another alone: they are given so."""
+        self.same = {
+            v: self.inner(o) for n in nodes_within(block.graph) if isinstance(n, CondNode) for v, o in _given(n)
+        }
+        """What the results of conditions are in a step."""
+        leads = (n for n in self.nodes if not decoding.leading.isdisjoint(unrolled.nodes.get(n, ())))
+        self.leading = {self.origin(n) for n in leads}
+        """What puts places in front of the sequence in the first step, or cuts them off."""
+        self.demand_sizes()
+        self.chain = {n for _, chain in self.latent.values() for n in chain}
+        self.kept: dict[Node, list[AppendNode]] = {}
+        """What attention reads alone is appended there."""
+        self.own: list[AppendNode] = []
+        """What the block is called with in both forms, and appends itself."""
+        self.appended: set[AppendNode] = set()
+        """What is appended where it is made."""
+        self.note_inputs()
+        self.callees: dict[Node, Taking] = {n: self.callee(n) for n in self.nodes if self.is_rewritten(n)}
+        self.note_kept()
+
+    # --- nodes ---
+
+    def origin(self, node: Node) -> Node:
+        """The node of the block that one of the step stands for."""
+        found = self.decoding.step.origins.get(node, node)
+        assert not isinstance(found, Value)
+        return found
+
+    def note_nodes(self) -> None:
+        """Note what stands for what."""
+        self.nodes = [*nodes_within(self.step.graph)]
+        tensors = [*block_tensors(self.step)]
+        outer: list[Value] = []
+        for node in self.nodes:
+            if isinstance(node, AppendNode | NewestNode):
+                self.forms.setdefault(self.decoding.origin(node.value), []).append(node)
+            elif isinstance(node, OnceNode):
+                self.once |= {self.origin(n) for n in nodes_within(node.body)}
+                outer += node.outputs
+            else:
+                self.copies.setdefault(self.origin(node), []).append(node)
+            tensors += [v for g in inner_graphs(node) for v in g.inputs]
+            tensors += [] if isinstance(node, OnceNode) else node_outputs(node)
+        for value in tensors:
+            self.standing.setdefault(self.decoding.origin(value), []).append(value)
+        for own, found in self.standing.items():
+            if own not in found:
+                self.shown[found[0]] = own
+        for value in outer:
+            self.shown[value] = self.decoding.origin(value)
+        given = (
+            [self.decoding.origin(v) for v in self.step.graph.inputs]
+            if self.unrolled is self.decoding.flat.root
+            else []
+        )
+        late = {*given} - {*self.decoding.taken}
+        crossing = self.decoding.crossing
+        self.held = [v for v in given if v in late and self.unrolled.values.get(v) in crossing]
+        self.held += [self.decoding.origin(v) for v in outer if self.unrolled.values[v] in crossing]
+
+    def note_readers(self, graph: Graph) -> None:
+        """Note who reads what in a graph of the step."""
+        for node in graph.nodes:
+            for value in operands(node) if inner_graphs(node) else reads(node):
+                self.readers.setdefault(value, []).append(node)
+            for inner in inner_graphs(node):
+                self.note_readers(inner)
+        for end in graph.outputs:
+            if end is not None:
+                self.readers.setdefault(end, []).append(None)
+
+    def when_computed(self, node: Node) -> When:
+        """When a node of the block is computed."""
+        time = self.decoding.step.time
+        if isinstance(node, CheckNode):
+            if not has(node.left, time) and not has(node.right, time):
+                return When.FIRST
+            if node.op == "<=" and self.decoding.counts(node.left):  # asked of the length that it will grow to
+                return When.FIRST
+            least = node.op == "<=" and is_time(node.right, time) and not has(node.left, time)
+            return When.ALWAYS if least else When.NEVER
+        if isinstance(node, CondNode):
+            inside = {self.when_computed(n) for n in nodes_within(node.otherwise)} - {When.NEVER}
+            inside |= {self.when_known(v) for v in node.outputs if any(map(self.is_known, node.otherwise.outputs))}
+            return max(inside, default=When.NEVER, key=lambda w: w.value)
+        if node in self.once:
+            return When.FIRST
+        if node not in self.copies:
+            return When.NEVER
+        if self.is_early(node):
+            return When.FIRST
+        return max(map(self.when_known, node_outputs(node)), default=When.ALWAYS, key=lambda w: w.value)
+
+    def is_early(self, node: Node) -> bool:
+        """Whether a node makes nothing but what the first step computes with."""
+        known = self.kind[next(iter(node_outputs(node)))] if node_outputs(node) else Kind.SEQUENCE
+        return known == Kind.WEIGHTS and all(
+            self.unrolled.values.get(v) in self.decoding.early for c in self.copies[node] for v in node_outputs(c)
+        )
+
+    def when_known(self, value: Value) -> When:
+        kind = self.kind[value]
+        return When.ALWAYS if kind == Kind.WEIGHTS else When.FIRST if kind == Kind.ONCE else When.STEP
+
+    def is_known(self, value: Value | None) -> bool:
+        """Whether a step has a tensor of the block."""
+        return value in self.standing
+
+    def all_read(self, node: Node) -> bool:
+        """Whether a node of the step reads all positions of something."""
+        return any(map(self.decoding.flat.of_all, reads(node)))
+
+    # --- what is read off the nodes of the unrolled step ---
+
+    def note_flats(self) -> None:
+        """Note what differs from call to call of the block."""
+        decoding, by_row, unrolled = self.decoding, self.decoding.by_row, self.unrolled
+        for node in self.nodes:
+            flats = [f for f in unrolled.nodes.get(node, ()) if f in decoding.flat_nodes]
+            if not flats:
+                continue
+            one, origin = flats[-1], self.origin(node)
+            if one in by_row.directly:
+                self.at_positions[node] = by_row.directly[one]
+            self.flatly |= {node} if any(f in by_row.flatly for f in flats) else set()
+            self.flat |= {node} if all(f in by_row.flat for f in flats) else set()
+            if isinstance(origin, OpNode) and all(f in decoding.windows for f in flats):
+                seen = origin.op.window(origin)
+                assert seen is not None
+                self.window[origin] = seen[1]
+            if by_row.is_by_length(one) and one not in by_row.flat:
+                self.by_length.add(node)
+            self.note_latent(node, one)
+            for flat in flats:
+                self.note_places(node, flat)
+        for value, flat_value in unrolled.values.items():
+            if flat_value in by_row.rows:
+                self.rows[value] = by_row.rows[flat_value]
+
+    def demand_sizes(self) -> None:
+        """Raise ArchError E0504 for an op of a step that is told how many positions there are with those in front."""
+        for node in self.nodes if self.decoding.led else ():
+            moving = all(self.kind[self.decoding.origin(v)] == Kind.SEQUENCE for v in node_outputs(node))
+            if isinstance(node, OpNode) and self.origin(node) not in self.leading and moving:
+                for n in numbers_of(node.options):
+                    name = n.expr.name if isinstance(n.expr, Var) else None
+                    if self.decoding.step.front(n) and (name is None or name in self.block.local):
+                        raise refuse(f"`{node.op.name}` is given the length `{expr_text(n.expr)}`", node.span)
+
+    def inner(self, value: Value) -> Value:
+        """What a result of a condition is in a step."""
+        for node in nodes_within(self.block.graph):
+            if isinstance(node, CondNode) and value in node.outputs:
+                return self.inner(dict(_given(node))[value])
+        return value
+
+    def instead(self, node: Node) -> dict[Value, Value]:
+        """Results of conditions that a node of the block reads, by what they are in a step."""
+        return {self.same[v]: v for v in operands(node) if v in self.same}
+
+    def inputs_read_flat(self) -> Iterator[Value]:
+        """Yield the inputs that are read for all rows one after another alone."""
+        for value in block_tensors(self.step):
+            readers = self.readers.get(value, ())
+            if readers and all(r in self.flatly and r in self.flat for r in readers):
+                yield value
+
+    def note_latent(self, node: Node, flat: FlatNode) -> None:
+        latent = self.decoding.flat.latents.get(flat) if isinstance(flat, FlatOp) else None
+        if latent is None:
+            return
+        here = {flat: v for v, flat in self.unrolled.values.items()}
+        base = tuple(here[f.output] for f in latent.base if f.output in here)
+        chain = (self.origin(n.node) for n in latent.chain)
+        if len(base) < len(latent.base):
+            raise refuse(f"`{self.block.name}` reads keys that follow from what another block makes")
+        self.latent[node] = base, tuple(n for n in chain if isinstance(n, OpNode))
+        self.attention |= {c.node: node for c in latent.chain}
+
+    def note_places(self, node: Node, flat: FlatNode) -> None:
+        """Note which inputs made of positions are there for all, and which have an axis of batch."""
+        by_row = self.decoding.by_row
+        if flat in by_row.flat or isinstance(flat, FlatForm):
+            return
+        for i, v in enumerate(flat.inputs):
+            if not isinstance(v, Value):
+                continue
+            if v in by_row.made and (flat, i) not in by_row.further:
+                self.at_keys.add((node, i))
+            elif v in self.decoding.flat.positional and by_row.axes(v):
+                self.varying[node, i] = by_row.further.get((flat, i), 0)
+
+    # --- what is kept ---
+
+    def note_kept(self) -> None:
+        """Note where what is kept is appended."""
+        for node in (*self.own, *self.nodes):
+            if not isinstance(node, AppendNode):
+                continue
+            if node.value.shape[0].value != self.decoding.by_row.batch:
+                name = node.value.name or "a tensor"
+                raise refuse(f"`{name}` is kept, and its first axis is not that of the batch", node.value.span)
+            readers = [self.attention.get(r, r) if r is not None else r for r in self.readers.get(node.output, ())]
+            if any(self.is_rewritten(r) and self.appends(r, node.output) for r in readers):
+                calls = [r for r in readers if self.is_rewritten(r)]
+                given = [v for r in calls for v in (*r.inputs, *r.contexts) if v is node.output]
+                if len(given) < len(readers) or len(given) > 1 or self.times(calls[0]) != self.times(node):
+                    name = node.value.name or "a tensor"
+                    raise refuse(f"`{name}` is read at all positions here and in a block that reads the new ones, too")
+                continue
+            (reader, *others) = {*readers}
+            if not others and isinstance(reader, OpNode) and self.times(reader) == self.times(node):
+                self.kept.setdefault(reader, []).append(node)
+                continue
+            self.appended.add(node)
+            if node.value in block_tensors(self.step) and self.readers[node.value] == [node]:
+                self.shown[node.output] = self.decoding.origin(node.value)
+
+    def times(self, node: Node) -> int:
+        """How often a node is computed in a call of the block: in a loop, once for each turn."""
+        calls = self.unrolled.calls.get(node, ()) if isinstance(node, CallNode) else ()
+        return len(self.unrolled.nodes.get(node) or calls) or 1
+
+    def note_inputs(self) -> None:
+        """Note what gives the inputs that the block takes in two forms: what follows tokens is appended, and of what is
+        made of positions the new ones are taken."""
+        for own in block_tensors(self.block):
+            found = [v for v in block_tensors(self.step) if self.decoding.origin(v) is own]
+            if len(found) < 2:
+                continue
+            new, every = sorted(found, key=lambda v: len(self.pattern(v)))
+            axis = next(a for a in self.pattern(every) if a not in self.pattern(new))
+            if self.kind[own] == Kind.SEQUENCE:
+                node = AppendNode(new, every, axis, own.name or "kept", span=own.span)
+                self.own.append(node)
+                self.forms.setdefault(own, []).append(node)
+                continue
+            rows = NewestNode(every, new, axis, own.span)
+            self.forms.setdefault(own, []).append(rows)
+            self.shown |= {every: own, new: replace(own)}
+            maker = self.decoding.flat.makers.get(self.unrolled.values[new])
+            self.flatly |= {rows} if maker in self.decoding.by_row.flatly else set()
+            self.flat |= {rows} if maker in self.decoding.by_row.flat else set()
+
+    def appends(self, call: CallNode, value: Value) -> bool:
+        """Whether a block that is called appends something itself."""
+        given = zip((*call.inputs, *call.contexts), self.given(call.block), strict=True)
+        inner = {a.output for a in self.callees[call].own}
+        return any(outer is value and v in inner for outer, v in given)
+
+    @staticmethod
+    def given(block: Block) -> list[Any]:
+        """The tensors and handles that a block is called with."""
+        return [*block.graph.inputs, *(c.value for c in block.contexts)]
+
+    # --- calls ---
+
+    def is_rewritten(self, node: Node | None) -> TypeGuard[CallNode]:
+        """Whether a node is the call of a block that a step calls in another form."""
+        return isinstance(node, CallNode) and node.block in self.decoding.step.kinds
+
+    def callee(self, node: CallNode) -> Taking:
+        """That of a call; in a loop, of all of its iterations."""
+        origin = self.origin(node)
+        assert isinstance(origin, CallNode)
+        found = [Taking(self.decoding, origin.block, call) for call in self.unrolled.calls.get(node, ())]
+        first = found[0]
+        if any(f.signature() != first.signature() for f in found[1:]):
+            raise refuse(f"`{first.block.name}` is called in a loop whose iterations keep different things")
+        return first
+
+    def signature(self) -> Hashable:
+        """Equal for calls of one block that are taken alike."""
+        return (
+            tuple(map(self.of_node, self.nodes)),
+            tuple(self.when.values()),
+            tuple(map(self.pattern, (*block_tensors(self.step), *(v for v in self.step.graph.outputs if v)))),
+            tuple(
+                (i, expr_text(w.expr))
+                for i, n in enumerate(self.when)
+                if isinstance(n, OpNode) and (w := self.window.get(n))
+            ),
+            len(self.own),
+            tuple(c.signature() for c in self.callees.values()),
+        )
+
+    def of_node(self, node: Node) -> Hashable:
+        """What is to be known of a node of the step."""
+        places = range(len(node.inputs)) if isinstance(node, OpNode) else ()
+        return (
+            type(node),
+            tuple(map(self.pattern, node_outputs(node))),
+            self.at_positions.get(node),
+            node in self.flatly,
+            node in self.flat,
+            node in self.by_length,
+            node in self.appended,
+            any(node in found for found in self.kept.values()),
+            tuple(self.rows.get(v) for v in node_outputs(node)),
+            tuple((self.varying.get((node, i)), (node, i) in self.at_keys) for i in places),
+        )
+
+    def pattern(self, value: Value) -> tuple[int, ...]:
+        """The axes of a tensor of the step along which it has all positions."""
+        return tuple(self.decoding.flat.of_all(value))
+
+
+def _given(node: CondNode) -> Iterator[tuple[Value, Value]]:
+    """Each result of a condition with what it is where the model is not trained."""
+    for outer, value in zip(node.outputs, node.otherwise.outputs, strict=True):
+        assert value is not None
+        yield outer, value
