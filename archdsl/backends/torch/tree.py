@@ -281,7 +281,7 @@ def mapped(x: Any, change: Callable[[Any], Any]) -> Any:
             other = fields[2] if fields[0] == ONE else fields[0]
             if isinstance(other, PyNode) and other.kind == "Constant":
                 return other
-        if x.kind == "BinOp" and fields[1] == TIMES and x.fields[2] is not fields[2]:
+        if x.kind == "BinOp" and fields[1] == TIMES and isinstance(x.fields[2], NumberLeaf):
             factor = fields[2]
             if isinstance(factor, PyNode) and factor.kind == "BinOp" and factor.fields[:2] == (ONE, OVER):
                 return PyNode("BinOp", (fields[0], OVER, factor.fields[2]))
