@@ -487,3 +487,10 @@ def test_what_is_times_a_part_of_one_is_divided(factor: str) -> None:
     made, x = load_source(source)(), torch.randn(2, 3, 8)
     value = {"(1 / n)": 5, "(1 / sqrt(n))": 5**0.5}.get(factor, 3)
     torch.testing.assert_close(made(x), torch.nn.functional.gelu(x) / value)
+
+
+def test_what_is_times_a_part_of_a_tensor_stays_a_product() -> None:
+    """Nor is a tensor that waits for its reader a number."""
+    text = "model m(x: float[batch, time, 8]) { param s: [] = normal(1)  return (x -> gelu) * (1 / s) * (1 / 3) }"
+    made, x = load_source(archdsl.torch_source(text=text))(), torch.randn(2, 3, 8)
+    torch.testing.assert_close(made(x), torch.nn.functional.gelu(x) / made.s / 3)
