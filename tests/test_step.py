@@ -74,7 +74,7 @@ def test_steps_of_random_models() -> None:
 def test_steps_of_random_models_behind_places_in_front() -> None:
     """500 with --every. Steps in chunks, of rows of several lengths, give what the whole model gives."""
     random, counts = Random(24), Counter[str]()
-    for _ in range(500 if sizes.every else 6):
+    for _ in range(500 if sizes.every else 4):
         text = behind(spec(random, [PlanWriter(random, fixed=False).block("a")]), random.choice((1, 2, 3)))
         try:
             model = archdsl.load(text=text)
