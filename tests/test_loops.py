@@ -396,6 +396,7 @@ MADE = """
 block one(s: size)(x: [batch, time, width]) -> [batch, time, width] { return x + (x -> linear(s) -> linear(width)) }
 block two(s: size)(x: [batch, time, width]) -> [batch, time, width] { return x * (x -> linear(s) -> linear(width)) }
 model m(n = 2, kind = 4, s = 5)(x: [batch, time, 8]) -> [batch, time, 8] {
+  let same = shared(one(6))
   for layer in LAYERS { x = x -> layer }
   return x
 }
@@ -415,13 +416,16 @@ model m(n = 2, kind = 4, s = 5)(x: [batch, time, 8]) -> [batch, time, 8] {
         ("one(s) + n * two(s)", "for kind in [One] + config.n * [Two]", "one5 two5 two5"),
         ("n * (one(3) + one(s) + two(s))", "for layer in (One(s=3, width=8)", "one3 one5 two5 one3 one5 two5"),
         ("n * one(s)", "One(config, width=8) for _ in range(config.n)", "one5 one5"),
+        ("n * same + n * (one(3) + one(s))", "for s in config.n * [3, config.s]", "one3 one5 one3 one5"),
+        ("one(3) + n * one(s) + n * (same + same)", "for s in [3] + config.n * [config.s]", "one3 one5 one5"),
         ("one(3) + one(s)", "[One(s=3, width=8), One(s=config.s, width=8)]", "one3 one5"),
     ],
 )
 def test_layers_that_differ_by_one_thing_are_one_generator(layers: str, text: str, made: str) -> None:
     source = api.torch_source(text=MADE.replace("LAYERS", layers))
     module = load_source(source)()
-    found = [f"{type(b).__name__.lower()}{next(b.children()).out_features}" for b in next(module.children())]
+    blocks = next(m for m in module.children() if isinstance(m, torch.nn.ModuleList))
+    found = [f"{type(b).__name__.lower()}{next(b.children()).out_features}" for b in blocks]
     assert " ".join(found) == made
     assert text in " ".join(source.split()).replace("( ", "(").replace(" )", ")")
 

@@ -13,6 +13,7 @@ from archdsl.ir.op import Tree
 from archdsl.ir.static import ElementRef, JoinedPattern, Pattern, RepeatedPattern
 
 ONE, ZERO = Lit("1"), Lit("0")
+EMPTY = py("[]")
 
 X = TypeVar("X")
 
@@ -211,7 +212,7 @@ def _sum(tree: Any, item: Callable[[Any], Any]) -> Tree | None:
             return None  # entries know their number
         (count,) = times.fields[1].fields[1]
         part = _sum(group[0].fields[1], item) if group else py("[{x}]", x=item(maker))
-        return None if part is None else py("{n} * {part}", n=count, part=part)
+        return part if part in (None, EMPTY) else py("{n} * {part}", n=count, part=part)
     if tree.kind not in ("List", "Tuple"):
         return None
     parts: list[Tree | None] = []
@@ -220,7 +221,10 @@ def _sum(tree: Any, item: Callable[[Any], Any]) -> Tree | None:
             parts += [_sum(e.fields[0], item) for e in entries]
         else:
             parts.append(py("[{*xs}]", xs=[item(e) for e in entries]))
-    total = parts[0]
-    for part in parts[1:]:
-        total = None if total is None or part is None else py("{a} + {b}", a=total, b=part)
+    total: Tree | None = EMPTY  # as of a shared block, whose module is made elsewhere
+    for part in parts:
+        if total == EMPTY or total is None or part is None:
+            total = None if total is None else part
+        elif part != EMPTY:
+            total = py("{a} + {b}", a=total, b=part)
     return total
