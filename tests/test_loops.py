@@ -418,6 +418,7 @@ model m(n = 2, kind = 4, s = 5)(x: [batch, time, 8]) -> [batch, time, 8] {
         ("n * one(s)", "One(config, width=8) for _ in range(config.n)", "one5 one5"),
         ("n * same + n * (one(3) + one(s))", "for s in config.n * [3, config.s]", "one3 one5 one3 one5"),
         ("one(3) + n * one(s) + n * (same + same)", "for s in [3] + config.n * [config.s]", "one3 one5 one5"),
+        ("n * same + 2 * one(s) + one(s)", "for _ in range(2)), One(s=config.s, width=8)])", "one5 one5 one5"),
         ("one(3) + one(s)", "[One(s=3, width=8), One(s=config.s, width=8)]", "one3 one5"),
     ],
 )

@@ -154,7 +154,9 @@ def listed(kind: str, makers: Sequence[Tree]) -> Tree:
 
 
 def _entries(pattern: Pattern, makers: Sequence[Sequence[Tree]], count: Count) -> list[Tree]:
-    """What stands in a list display."""
+    """What stands in a list display; nothing of a shared block, whose module is made elsewhere."""
+    if not any(makers[i] for i in _refs(pattern)):
+        return []
     generated = _generated(pattern, makers, count)
     if generated is not None:
         return [PyNode("Starred", (generated,))]
