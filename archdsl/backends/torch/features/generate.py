@@ -8,8 +8,9 @@ from functools import partial
 
 from archdsl.backends.torch.classes import Classes, ClassGroup
 from archdsl.backends.torch.features import Extras, Section
+from archdsl.backends.torch.features.decoding import Decoding
 from archdsl.backends.torch.features.steps import StepLowering
-from archdsl.backends.torch.features.taking import Decoding, Taking, windows
+from archdsl.backends.torch.features.taking import Taking, windows
 from archdsl.backends.torch.helpers import members
 from archdsl.backends.torch.lower import Merged, cache_name, method_name, name_of
 from archdsl.backends.torch.python import local_name

@@ -8,21 +8,20 @@ caches; recurrences begin where they ended.  A `Cache` holds all that is kept, i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from archdsl.backends.torch.features.by_row import refuse
-from archdsl.backends.torch.features.fork import Weaver, aligned, of_step, once, renamed, resolved, training
+from archdsl.backends.torch.features.fork import of_step, once, resolved, training
 from archdsl.backends.torch.features.step_scope import StepScope
+from archdsl.backends.torch.features.tables import TableLowering
 from archdsl.backends.torch.features.taking import Taking, When, inner_graphs, nodes_within
 from archdsl.backends.torch.lower import (
     LOSSES,
     Kind,
     Lowered,
-    Lowering,
     Method,
     Modules,
     Parameter,
@@ -35,15 +34,14 @@ from archdsl.backends.torch.program import (
     Fork,
     Step,
     Suite,
-    Target,
     absent,
     all_read,
     every,
 )
 from archdsl.backends.torch.scope import TorchNodeScope
-from archdsl.backends.torch.tree import NumberLeaf, PyNode, Read, Variable, call_tree, leaves, lift, mapped, py
+from archdsl.backends.torch.tree import PyNode, Read, Variable, call_tree, lift, py
 from archdsl.ir import dims, static
-from archdsl.ir.dims import Expr, Lit, Num, Var
+from archdsl.ir.dims import Expr, Lit, Num
 from archdsl.ir.graph import (
     Block,
     CallNode,
@@ -64,9 +62,8 @@ from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
 from archdsl.ir.walk import every_node
 from archdsl.passes.dce import live, live_nodes
-from archdsl.passes.forms import ALL, NEW, has, in_front, is_time
+from archdsl.passes.forms import has, in_front
 from archdsl.passes.kinds import Kind as Dependence
-from archdsl.passes.step_writes import sizes_called
 
 if TYPE_CHECKING:
     from archdsl.backends.torch.classes import ClassGroup
@@ -74,21 +71,7 @@ if TYPE_CHECKING:
     from archdsl.backends.torch.lower import Ending
 
 
-Mode = Literal["whole", "step", "both"]
-"""What a node is lowered for: `forward` without a cache, a step, or one method that is both."""
-
-
-@dataclass
-class View:
-    """What values and expressions are in one of the two programs: see `Lowering`."""
-
-    aliases: dict[Value, Tree] = field(default_factory=dict)
-    elided: set[Value] = field(default_factory=set)
-    locals: dict[Tree, Tree] = field(default_factory=dict)
-    counted: dict[Tree, Num] = field(default_factory=dict)
-
-
-class StepLowering(Lowering):
+class StepLowering(TableLowering):
     """Lowers one block for steps. Its modules are those of `forward`, which are there already."""
 
     def __init__(
@@ -100,12 +83,8 @@ class StepLowering(Lowering):
         results = [v for v in graph.outputs if v is not None]
         if self.root:
             graph = Graph(graph.inputs, graph.nodes, tuple(results[i] for i in section.decoding.step.results))
-        super().__init__(section.classes, replace(taking.block, graph=graph), kinds)
-        self.mode: Mode = "both"
+        super().__init__(section.classes, replace(taking.block, graph=graph), kinds, taking)
         self.apart = apart
-        self.trains = False
-        self.other = View()
-        """The view of the other program: of that without a cache while a step is lowered, and the other way round."""
         self.lowered.method.name, self.lowered.method.block = name, taking.block
         if self.root and len(graph.outputs) < len(results):
             numbers = ", ".join(str(i + 1) for i in section.decoding.step.results)
@@ -122,27 +101,9 @@ class StepLowering(Lowering):
         self.forward = forward.method if self.ending is None else self.ending.method
         self.losses = self.losses if self.ending is None else self.ending.losses
         self.unmasked = absent(self.forward.steps)
-        self.section, self.taking, self.decoding = section, taking, section.decoding
-        self.states = Variable("cache", state=True)
-        self.state = Read(self.states)
+        self.section = section
         self.handed_on: dict[Graph, tuple[Value | None, ...]] = {}
         """What the graphs of loops hand on in a step."""
-        self.flatly = False
-        """Within what is computed for the new positions of all rows, one after another, or for all positions."""
-        self.flat_of: dict[Value, Value] = {}
-        """Of what has an axis of batch in a step, what is there for all rows one after another, too."""
-        self.rows_of: dict[Value, Value] = {}
-        """Of what is computed for all rows one after another, what is cut by row."""
-        self.length: Tree = py("{s}.end", s=self.state)
-        """How many positions there are so far; in what is computed once, how many there will be."""
-        self.instead: dict[Value, Value] = {}
-        """Results of conditions that a node reads, by what they are in a step."""
-        self.by_length = False
-        """Within what is computed for the new positions, and whose numbers depend on how many there are."""
-        self.source: dict[Target, Target] = {}
-        """Which value of `forward` it is that has another form, or a local of its own, in a step."""
-        self.paired: set[Target] = set()
-        """Locals of a step that are locals of `forward`, too."""
         self.starts: dict[ScanNode, tuple[Value, ...]] = {}
         """What recurrences written out begin with."""
         self.joined: Method | None = None
@@ -162,8 +123,6 @@ class StepLowering(Lowering):
         """Parameters behind the cache."""
         self.stepping: tuple[ClassGroup, str] | None = None
         """The class and the method of the block that is called."""
-        self.once = False
-        """Within what the first step alone computes."""
 
     # --- the whole block ---
 
@@ -240,10 +199,6 @@ class StepLowering(Lowering):
                 return dims.substitute(found, node.bind)
         raise AssertionError("nothing is put in front of the sequence")
 
-    def is_time(self, name: str, block: Block) -> bool:
-        """Whether a name of a block is the length of the sequence alone."""
-        return any(is_time(d, self.decoding.step.time) for d in sizes_called(name, block))
-
     def parameters(self) -> None:
         """Those of `forward`. What the first step alone takes may be None; a step of its own has it behind the
         cache."""
@@ -263,47 +218,6 @@ class StepLowering(Lowering):
 
     # --- without a cache, and with one ---
 
-    @contextmanager
-    def lowered_for(self, mode: Mode) -> Iterator[None]:
-        """Lower for one of the two programs."""
-        around, self.mode = self.mode, mode
-        turned = (mode == "whole") != (around == "whole")
-        if turned:
-            self.turn()
-        yield
-        if turned:
-            self.turn()
-        self.mode = around
-
-    def turn(self) -> None:
-        """Exchange the views of the two programs."""
-        own = self.other
-        self.other = View(**{name: getattr(self, name) for name in vars(own)})
-        for name, known in vars(own).items():
-            setattr(self, name, known)
-        self.trains = not self.trains
-
-    def captured(self, mode: Mode, does: Callable[[], None]) -> list[Step]:
-        """The statements that something puts for one of the two programs."""
-        start = len(self.steps)
-        with self.lowered_for(mode):
-            does()
-        found = self.steps[start:]
-        del self.steps[start:]
-        return found
-
-    def captured_both(self, plain: Callable[[], None], step: Callable[[], None]) -> tuple[list[Step], list[Step]]:
-        """The statements without a cache, and those with one; both make the same modules."""
-        recording, known = self.modules.recording, dict(self.aliases)
-        recorded = len(recording or ())
-        theirs = self.captured("step", step)
-        for value, tree in self.aliases.items():
-            if isinstance(tree, Read) and known.get(value) != tree:
-                self.source.setdefault(tree.value, value)
-        if recording is not None:
-            del recording[recorded:]
-        return self.captured("whole", plain), theirs
-
     def put_both(self, node: IrNode, graph: Graph) -> None:
         """What a node does without a cache, and with one: once where they do the same."""
         plain, step = self.captured_both(lambda: self.node(node, graph), lambda: self.step_of(node, graph))
@@ -316,21 +230,6 @@ class StepLowering(Lowering):
             self.put(Fork(tuple(plain), (), free=True))
         else:
             self.steps += self.woven(plain, step)
-
-    def woven(self, plain: Sequence[Step], step: Sequence[Step]) -> list[Step]:
-        """Both programs as one."""
-        weaver = Weaver(self.state, Read(self.losses), self.source)
-        known = [x.value for x in self.locals.values() if isinstance(x, Read) and isinstance(x.value, Variable)]
-        found = aligned(weaver, plain, step, [v for v in known if v not in self.paired])
-        self.paired |= {*weaver.renamed.values()}
-        for name in ("aliases", "locals", "counted") if weaver.renamed else ():
-            mine = getattr(self.other, name)
-            setattr(self.other, name, {renamed(k, weaver.renamed): renamed(x, weaver.renamed) for k, x in mine.items()})
-        return found
-
-    def is_asked(self, s: Step) -> bool:
-        """Whether a statement does nothing unless something is given that may be left out."""
-        return isinstance(s, Conditional) and any(x == Read(self.losses) for x in leaves(s.test))
 
     def agree(self, values: Iterable[Value | None]) -> None:
         """Have tensors in one local, without a cache and with one."""
@@ -597,84 +496,6 @@ class StepLowering(Lowering):
         read = (v for n in later for v in reads(n))
         return list(dict.fromkeys(v for v in (*read, *graph.outputs) if v is not None and v in made))
 
-    # --- statements ---
-
-    def read(self, value: Value) -> Tree:
-        return super().read(value if self.mode == "whole" else self.local(value))
-
-    def put(self, step: Step) -> None:
-        if self.mode == "step":
-            if isinstance(step, Bind):
-                step = replace(step, targets=tuple(self.local(t) for t in step.targets))
-            step = mapped(step, self.spelled)
-        super().put(step)
-
-    def local(self, target: Any) -> Any:
-        """The local that a tensor of the step has."""
-        own = self.flat_of if self.flatly else self.rows_of
-        if target in own:
-            return own[target]
-        found = self.taking.shown.get(target, target)
-        return self.instead.get(found, found)
-
-    def spelled(self, x: Any) -> Any:
-        """A leaf of a statement, with the number of all positions in place of its name."""
-        if isinstance(x, NumberLeaf) and any(self.is_all(n) or self.is_of_rows(n) for n in dims.free_names(x.expr)):
-            return self.numbers.spelled_by(x.expr, "real" if x.real else "sizes", self.counted_name)
-        return x
-
-    def is_all(self, name: str) -> bool:
-        """Whether a name is one of the sizes with all positions."""
-        if name.startswith(f"{ALL} "):
-            return True
-        return (self.once or self.by_length) and (self.is_length(name) or self.is_of_tokens(name))
-
-    def is_of_rows(self, name: str) -> bool:
-        """Whether a name is the number of the new positions of all rows."""
-        return self.flatly and self.is_length(name)
-
-    def counted_name(self, name: str) -> Tree:
-        """A name in a number, which may be that of all positions."""
-        own = name.removeprefix(f"{ALL} ")
-        if self.is_all(name) and self.is_length(own):
-            return self.length
-        if self.is_all(name) and self.is_of_tokens(own):
-            return py("({n} - {s}.front)", n=self.length, s=self.state)
-        if self.is_of_rows(name):
-            return py("{s}.positions.numel()", s=self.state)
-        sizes = sizes_called(own, self.block)
-        if own != name and any(has(d, self.decoding.step.time) for d in sizes):
-            raise refuse(f"a decode step has no size {own} of all positions")
-        return NumberLeaf(Var(own), sizes[0].value if sizes else self.numbers.worth(Var(own)))
-
-    def is_length(self, name: str) -> bool:
-        """Whether a name of the block is the length of the sequence, with what stands in front of it."""
-        return any(map(self.decoding.counts, sizes_called(name, self.block)))
-
-    def is_of_tokens(self, name: str) -> bool:
-        """Whether a name of the block is the length of the sequence alone, where something stands in front of it."""
-        return self.decoding.front > 0 and self.is_time(name, self.block)
-
-    def note_hints(self, node: OpNode) -> None:
-        origin = self.taking.origin(node)
-        assert isinstance(origin, OpNode)
-        super().note_hints(origin)
-
-    def note(self, value: Value, node: IrNode) -> str:
-        return super().note(self.decoding.origin(value), self.taking.origin(node))
-
-    def result(
-        self, value: Value, tree: Tree, graph: Graph, node: IrNode, always: bool = False, whole: bool = False
-    ) -> None:
-        super().result(value if self.mode == "whole" else self.local(value), tree, graph, node, always, whole)
-
-    def twin(self, value: Value) -> Value:
-        """Name a form of a tensor of which there is another."""
-        own = self.decoding.origin(value)
-        self.lowered.method.hints[value] = own.name or self.lowered.method.hints.get(own, "h")
-        self.source[value] = own
-        return value
-
     # --- nodes ---
 
     def node(self, node: IrNode, graph: Graph) -> None:
@@ -715,7 +536,7 @@ class StepLowering(Lowering):
         else:
             self.append(node)
             if node in self.taking.flatly:
-                self.in_flat(node, graph)
+                self.table(node, graph)
             if node not in self.taking.flat:
                 self.by_length = node in self.taking.by_length
                 super().op(node, graph)
@@ -726,124 +547,6 @@ class StepLowering(Lowering):
         origin = self.taking.origin(node)
         assert isinstance(origin, OpNode)
         return origin.op.needs_tensor(origin.options, origin.inputs)
-
-    def param(self, node: ParamNode) -> None:
-        if self.mode == "step" and node in self.taking.flatly:
-            self.flat_twins(node)
-            self.flatly = True
-            super().param(node)
-            self.flatly = False
-            self.cut(node)
-        else:
-            super().param(node)
-
-    def in_flat(self, node: OpNode, graph: Graph) -> None:
-        """An op for all positions, or for the new ones of all rows, one after another."""
-        if self.is_part(node):
-            self.part(node, graph)
-            return
-        self.flat_twins(node)
-        self.flatly = True
-        super().op(node, graph)
-        self.flatly = False
-        self.cut(node)
-
-    def is_part(self, node: OpNode) -> bool:
-        """Whether an op is told how many positions of something it takes: of all these the new ones are taken."""
-        new = self.decoding.step.new
-        timed = any(map(self.decoding.step.has, (d for v in reads(node) for d in v.shape)))
-        asks = node.op.at_positions(node) or node.op.makes_mask or node.op.alike
-        return not timed and not asks and any(has(n, new) for n in static.numbers_of((node.inputs, node.options)))
-
-    def part(self, node: OpNode, graph: Graph) -> None:
-        """What an op takes of all positions, and of that the new ones."""
-        (output,) = node.outputs
-        every = self.further(output)
-        self.by_length = self.flatly = True
-        around, self.flat_of = self.flat_of, {**self.flat_of, output: every}
-        super().op(node, graph)
-        self.flat_of = around
-        self.by_length = self.flatly = False
-        self.take(node, self.read(every), output, self.decoding.flat.axis_of_new(output))
-
-    def flat_twins(self, node: IrNode) -> None:
-        """Give results that have an axis of batch for others a local of their own."""
-        for value in node_outputs(node):
-            if node not in self.taking.flat:
-                self.flat_of[value] = self.further(value)
-            elif value is not self.decoding.origin(value) and value not in self.taking.shown:
-                self.twin(value)
-
-    def further(self, value: Value) -> Value:
-        """A further local for a tensor."""
-        found, own = replace(value), self.decoding.origin(value)
-        self.lowered.method.hints[found] = own.name or self.lowered.method.hints.get(own, "h")
-        self.source[found] = own
-        return found
-
-    def cut(self, node: IrNode) -> None:
-        """Cut the axis of new positions of what has those of all rows into that of batch, in front, and theirs."""
-        for value in node_outputs(node):
-            if value in self.taking.rows:
-                axis, new = self.taking.rows[value][0], self.read_flat(value)
-                self.in_rows(value, py("{s}.by_row({x}, {*axis})", s=self.state, x=new, axis=[axis] * bool(axis)))
-
-    def in_rows(self, value: Value, tree: Tree) -> None:
-        """A table of each row."""
-        between = self.taking.rows[value][1]
-        if between:  # or it has axes of size 1 in front that no reader has more
-            tree = py(f"{{x}}[:{', None' * between or ', 0' * -between}]", x=tree)
-        self.rows_of[value] = self.further(value)
-        self.put(Bind((self.rows_of[value],), tree, nested=False))
-
-    def newest(self, node: NewestNode) -> None:
-        """The new positions of what is there for all."""
-        value, output = node.value, node.output
-        if self.local(output) is not output:
-            self.source[self.local(output)] = output
-        if value.dtype == "padding":
-            self.aliases[self.local(output)] = py("{s}.newest({x})", s=self.state, x=self.read(value))
-            return
-        if node in self.taking.flatly:
-            self.take(node, self.read_flat(value), output, node.axis)
-        else:
-            raise refuse(f"`{value.name or 'a tensor'}`, made of positions, is read at all of them and at its own")
-
-    def take(self, node: IrNode, every: Tree, output: Value, axis: int) -> None:
-        """Take the new positions of what is there for all."""
-        apart = self.taking.flatly.isdisjoint(n for n in self.taking.readers.get(output, ()) if n is not None)
-        if output in self.taking.rows and axis == 0 and apart:
-            self.in_rows(output, py("{x}[{s}.positions]", x=every, s=self.state))
-            return
-        self.flat_twins(node)
-        self.flatly = True
-        self.aliases[self.local(output)] = py(f"{{x}}[{':, ' * axis}{{at}}]", x=every, at=self.of_form(NEW))
-        self.flatly = False
-        self.cut(node)
-
-    def read_flat(self, value: Value) -> Tree:
-        """Read what has no axis of batch."""
-        self.flatly = True
-        found = self.read(value)
-        self.flatly = False
-        return found
-
-    def of_form(self, form: str) -> Tree:
-        """The positions for which something is computed: all, or the new ones of all rows, one after another."""
-        new, every = (py(text, s=self.state) for text in ("{s}.positions.flatten()", "{s}.keys"))
-        nodes = (n for n in self.taking.flatly if isinstance(n, OpNode) and (n.op.at_positions(n) or n.op.makes_mask))
-        asked = {self.form(n) for n in nodes}
-        if len(asked) == 1 or form not in asked:
-            return self.positions(new if form == NEW else every)
-        found, keys = self.positions(new), self.shared("keys", every)
-        assert isinstance(found, Read)
-        assert isinstance(keys, Read)
-        self.source[keys.value] = found.value
-        return found if form == NEW else keys
-
-    def form(self, node: OpNode) -> str:
-        """The form that the results of a node of the step have."""
-        return NEW if any(map(self.decoding.flat.is_new, node.outputs)) else ALL
 
     def append(self, node: OpNode) -> None:
         """Append what attention reads alone to what was kept of it."""
