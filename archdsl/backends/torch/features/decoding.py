@@ -4,7 +4,6 @@ sequence, and what the first step computes."""
 from __future__ import annotations
 
 from archdsl.backends.torch.features.by_row import ByRow, refuse, span_of
-from archdsl.backends.torch.features.taking import Taking
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Model, OpNode, Value
 from archdsl.ir.walk import block_tensors
@@ -46,7 +45,6 @@ class Decoding:
         """What the first step computes and later ones read."""
         self.taken = [self.origin(v) for v in self.flat.taken]
         """The model's inputs that every step takes."""
-        self.root = Taking(self, model.block, self.flat.root)
 
     def origin(self, value: Value) -> Value:
         """The tensor of a block of the model that one of the step stands for."""

@@ -122,6 +122,7 @@ class Generate(Section):
         super().__init__(classes)
         self.together, self.on_cpu = together, on_cpu
         self.decoding = Decoding(classes.model)
+        self.taking = Taking(self.decoding, classes.model.block, self.decoding.flat.root)
         self.written: dict[ClassGroup | None, dict[object, tuple[str, StepLowering]]] = {}
         self.partly: set[OpNode] = set()
         """Attention that has a window in some blocks of its class, and in others sees all positions."""
@@ -136,10 +137,10 @@ class Generate(Section):
     def settle(self) -> None:
         groups = self.classes.groups
         seen = {g: [*zip(*(windows(b).values() for b in g.members), strict=True)] for g in groups}
-        self._alike(self.decoding.root, seen)
+        self._alike(self.taking, seen)
 
     def merge(self) -> None:
-        self.method(None, self.decoding.root)
+        self.method(None, self.taking)
 
     def _alike(self, taking: Taking, seen: Mapping[ClassGroup, Sequence[tuple[Num | None, ...]]]) -> None:
         """Give attention that sees all positions the window 0 where in other blocks of its class it has one. `seen` are

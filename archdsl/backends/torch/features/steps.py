@@ -79,7 +79,7 @@ class StepLowering(TableLowering):
     ) -> None:
         """With `apart` the step is a method of its own; else it is `forward` with a cache."""
         graph = taking.block.graph
-        self.root = taking is section.decoding.root
+        self.root = taking is section.taking
         results = [v for v in graph.outputs if v is not None]
         if self.root:
             graph = Graph(graph.inputs, graph.nodes, tuple(results[i] for i in section.decoding.step.results))

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from archdsl.backends.torch.features.by_row import refuse
+from archdsl.backends.torch.features.decoding import Decoding
 from archdsl.ir.dims import Num, Var, expr_text
 from archdsl.ir.graph import (
     AppendNode,
@@ -32,9 +33,6 @@ from archdsl.ir.walk import block_tensors
 from archdsl.passes.flatten import FlatForm, FlatNode, FlatOp, Unrolled
 from archdsl.passes.forms import has, is_time
 from archdsl.passes.kinds import Kind
-
-if TYPE_CHECKING:
-    from archdsl.backends.torch.features.decoding import Decoding
 
 
 class When(Enum):
