@@ -345,6 +345,8 @@ class StepLowering(TableLowering):
         found = Variable(output.name or self.lowered.method.hints.get(output, "h"))
         self.put(Conditional(once(self.state), Suite((), tuple(steps), (made,)), Suite((), (), (x,)), (found,)))
         self.aliases[output] = self.other.aliases[output] = Read(found)
+        if others := self.captured("step", lambda: self.other_forms(output)):
+            self.put(Fork((), tuple(others)))
 
     def step_of(self, node: IrNode, graph: Graph) -> None:
         """What a step does at a node of the block."""
