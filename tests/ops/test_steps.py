@@ -544,6 +544,22 @@ def test_a_table_is_read_by_tensors_of_different_numbers_of_axes(lines: str) -> 
     assert max(found.values()) < 1e-5, found
 
 
+def test_no_size_of_a_step_is_read_off_what_it_is_given_at_all_positions() -> None:
+    model = archdsl.load(
+        text="""block weighted(u: [batch, time, 4], v: [batch, time, 4]) -> [batch, time, 4] {
+          s = transpose(v -> linear(1), 1, 2) -> expand(1, time)
+          w = where(unsqueeze(indices(time), 0) <= unsqueeze(indices(time), 1), s, 0)
+          return matmul(w, u)
+        }
+        model m(tokens: token[batch, time]) {
+          x = tokens -> embedding(16, 4)
+          return weighted(x, x) -> linear(16)
+        }"""
+    )
+    found = differences(model) | torch_differences(model)
+    assert max(found.values()) < 1e-5, found
+
+
 def test_what_a_scan_makes_is_kept_for_several_readers() -> None:
     model = positions_model(f"{KEPT} + sdpa(x, z, z, mask: causal)", "x + y")
     found = differences(model) | torch_differences(model)

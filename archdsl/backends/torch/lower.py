@@ -132,6 +132,8 @@ class Method:
     block: Block | None = None
     """The block that it is of."""
     doc: str = ""
+    whole: frozenset[Value] = frozenset()
+    """Parameters of which a step is given all positions: none of its sizes is read off them."""
     gives: str = ""
     """The type of what it returns, where that is no tensor."""
     decorators: tuple[str, ...] = ()

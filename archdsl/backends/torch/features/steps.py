@@ -86,6 +86,7 @@ class StepLowering(TableLowering):
         super().__init__(section.classes, replace(taking.block, graph=graph), kinds, taking)
         self.apart = apart
         self.lowered.method.name, self.lowered.method.block = name, taking.block
+        self.lowered.method.whole = taking.whole
         if self.root and len(graph.outputs) < len(results):
             numbers = ", ".join(str(i + 1) for i in section.decoding.step.results)
             self.lowered.method.doc = (
@@ -167,6 +168,7 @@ class StepLowering(TableLowering):
             steps=resolved(self.steps, results, self.state, Read(self.losses), self.source),
             results=results,
             hints={**plain.hints, **method.hints},
+            whole=method.whole,
         )
 
     def begin(self) -> None:

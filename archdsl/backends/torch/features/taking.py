@@ -138,6 +138,9 @@ class Taking:
         self.appended: set[AppendNode] = set()
         """What is appended where it is made."""
         self.note_inputs()
+        whole = {decoding.origin(v) for v in block_tensors(self.step) if self.pattern(v)}
+        self.whole = frozenset(whole - {decoding.origin(a.value) for a in self.own})
+        """What the block is given at all positions."""
         self.callees: dict[Node, Taking] = {n: self.callee(n) for n in self.nodes if self.is_rewritten(n)}
         self.note_kept()
 
