@@ -293,8 +293,8 @@ def by_name(said: Memory) -> dict[str, KeptMemory]:
 def test_a_type_is_the_activations_own() -> None:
     """A state in float32 stays so; all else halves."""
     wide, narrow = (by_name(memory(graph("mamba:mamba_130m"), dtype=d)) for d in ("float32", "bfloat16"))
-    assert wide["h"].dtype == narrow["h"].dtype == "float32"
-    assert wide["h"].bytes == narrow["h"].bytes
+    assert wide["state"].dtype == narrow["state"].dtype == "float32"
+    assert wide["state"].bytes == narrow["state"].bytes
     assert wide["conv"].bytes == 2 * narrow["conv"].bytes
     assert {k.per_token for k in wide.values()} == {0}
 

@@ -752,7 +752,7 @@ class StepLowering(TableLowering):
             self.decoding.origin(inner): outer for inner, outer in zip(step_outputs(step), step.outputs, strict=True)
         }
         if len(results) < len(step.outputs):
-            raise refuse(f"a result of `{node.block.name}` is read in several forms", node.span)
+            raise refuse(f"a result of `{node.block.name}` is read at its new positions and at all of them", node.span)
         own_inputs = zip(node.block.graph.inputs, node.inputs, strict=True)
         own_contexts = zip(node.block.contexts, node.contexts, strict=True)
         outputs = zip((v for v in node.block.graph.outputs if v is not None), node.outputs, strict=True)

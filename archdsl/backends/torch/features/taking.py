@@ -172,6 +172,10 @@ class Taking:
         for own, found in self.standing.items():
             if own not in found:
                 self.shown[found[0]] = own
+        for value in block_tensors(self.step):
+            own = self.decoding.origin(value)
+            if own is not value and own not in block_tensors(self.step):  # what it is given has its name
+                self.shown |= {value: own, own: replace(own)} if own in self.standing[own] else {}
         for value in outer:
             self.shown[value] = self.decoding.origin(value)
         given = (
