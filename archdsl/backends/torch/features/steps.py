@@ -279,8 +279,7 @@ class StepLowering(TableLowering):
         if self.mode == "whole" or self.once or (graph.nodes and graph.nodes[0] not in when):  # of a scan
             super().graph(graph)
             return
-        for value in (*graph.inputs, *self.contexts(graph)):
-            self.put(Fork((), tuple(self.captured("step", partial(self.other_forms, value)))))
+        self.put_forms((*graph.inputs, *self.contexts(graph)))
         top = self.root and graph is self.block.graph
         nodes = self.in_order(graph)
         early = [n for n in nodes if when[n] is When.FIRST and not self.asks_again(n)]
@@ -328,8 +327,10 @@ class StepLowering(TableLowering):
         """Write a node."""
         if isinstance(node, LoopNode | CondNode) and self.taking.when[node] is not When.NEVER:
             super().node(node, graph)
+            self.put_forms(node_outputs(node))
         elif isinstance(node, OpNode) and node in self.taking.leading:
             self.lead(node, graph)
+            self.put_forms(node.outputs)
         else:
             self.put_both(node, graph)
 
@@ -347,8 +348,6 @@ class StepLowering(TableLowering):
         found = Variable(output.name or self.lowered.method.hints.get(output, "h"))
         self.put(Conditional(once(self.state), Suite((), tuple(steps), (made,)), Suite((), (), (x,)), (found,)))
         self.aliases[output] = self.other.aliases[output] = Read(found)
-        if others := self.captured("step", lambda: self.other_forms(output)):
-            self.put(Fork((), tuple(others)))
 
     def step_of(self, node: IrNode, graph: Graph) -> None:
         """What a step does at a node of the block."""
@@ -360,8 +359,7 @@ class StepLowering(TableLowering):
             for here in self.taking.copies.get(node, [node]):
                 self.stepping_node(here, graph)
             self.instead = around
-        for value in node_outputs(node):
-            self.other_forms(value)
+        self.other_forms(node_outputs(node))
 
     def computed_once(self, node: IrNode, graph: Graph) -> None:
         """What a step does at a node for all steps."""
@@ -378,9 +376,14 @@ class StepLowering(TableLowering):
             if value in self.aliases and self.local(value) is not value:
                 self.aliases[self.local(value)] = self.aliases.pop(value)
 
-    def other_forms(self, value: Value) -> None:
-        """What gives a tensor in its other forms."""
-        for form in self.taking.forms.get(value, ()):
+    def put_forms(self, values: Sequence[Value]) -> None:
+        """What gives tensors in their other forms, with a cache."""
+        if found := self.captured("step", lambda: self.other_forms(values)):
+            self.put(Fork((), tuple(found)))
+
+    def other_forms(self, values: Sequence[Value]) -> None:
+        """What gives tensors in their other forms."""
+        for form in (f for v in values for f in self.taking.forms.get(v, ())):
             if isinstance(form, NewestNode):
                 self.newest(form)
             elif form in self.taking.appended:
