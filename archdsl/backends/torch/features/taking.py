@@ -178,15 +178,10 @@ class Taking:
                 self.shown |= {value: own, own: replace(own)} if own in self.standing[own] else {}
         for value in outer:
             self.shown[value] = self.decoding.origin(value)
-        given = (
-            [self.decoding.origin(v) for v in self.step.graph.inputs]
-            if self.unrolled is self.decoding.flat.root
-            else []
-        )
-        late = {*given} - {*self.decoding.taken}
+        is_root = self.unrolled is self.decoding.flat.root
         crossing = self.decoding.crossing
-        self.held = [v for v in given if v in late and self.unrolled.values.get(v) in crossing]
-        self.held += [self.decoding.origin(v) for v in outer if self.unrolled.values[v] in crossing]
+        late = [v for v in self.step.graph.inputs if is_root and self.decoding.origin(v) not in self.decoding.taken]
+        self.held = [self.decoding.origin(v) for v in (*late, *outer) if self.unrolled.values[v] in crossing]
 
     def note_readers(self, graph: Graph) -> None:
         """Note who reads what in a graph of the step."""
@@ -223,10 +218,9 @@ class Taking:
 
     def is_early(self, node: Node) -> bool:
         """Whether a node makes nothing but what the first step computes with."""
-        known = self.kind[next(iter(node_outputs(node)))] if node_outputs(node) else Kind.SEQUENCE
-        return known == Kind.WEIGHTS and all(
-            self.unrolled.values.get(v) in self.decoding.early for c in self.copies[node] for v in node_outputs(c)
-        )
+        made = [v for c in self.copies[node] for v in node_outputs(c)]
+        fixed = all(self.kind[v] == Kind.WEIGHTS for v in node_outputs(node))
+        return bool(made) and fixed and all(self.unrolled.values.get(v) in self.decoding.early for v in made)
 
     def when_known(self, value: Value) -> When:
         kind = self.kind[value]
@@ -338,8 +332,8 @@ class Taking:
                     name = node.value.name or "a tensor"
                     raise refuse(f"`{name}` is read at all positions here and in a block that reads the new ones, too")
                 continue
-            (reader, *others) = {*readers}
-            if not others and isinstance(reader, OpNode) and self.times(reader) == self.times(node):
+            reader = readers[0] if len({*readers}) == 1 else None
+            if isinstance(reader, OpNode) and self.times(reader) == self.times(node):
                 self.kept.setdefault(reader, []).append(node)
                 continue
             self.appended.add(node)
