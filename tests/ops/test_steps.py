@@ -560,6 +560,33 @@ def test_no_size_of_a_step_is_read_off_what_it_is_given_at_all_positions() -> No
     assert max(found.values()) < 1e-5, found
 
 
+@pytest.mark.parametrize(
+    "result",
+    [
+        "own(x, x) -> linear(16)",
+        "(own(x, x) + matmul(w, x)) -> linear(16)",
+        "(own(own(x, x), x) + own(x, x)) -> linear(16)",
+    ],
+    ids=["once", "beside another reader", "several times"],
+)
+def test_what_a_block_reads_at_its_new_positions_and_at_all_is_kept_once(result: str) -> None:
+    """Also where its caller, or another block, reads all of it: that is appended there."""
+    model = archdsl.load(
+        text=f"""block own(u: [batch, time, 4], v: [batch, time, 4]) -> [batch, time, 4] {{
+          s = einsum("b q d, b k d -> b q k", v, u)
+          w = where(unsqueeze(indices(time), 0) <= unsqueeze(indices(time), 1), s, 0)
+          return (u -> linear(4)) + matmul(w, v)
+        }}
+        model m(tokens: token[batch, time]) {{
+          x = tokens -> embedding(16, 4)
+          w = where(unsqueeze(indices(time), 0) <= unsqueeze(indices(time), 1), 0.1, 0) -> cast(float)
+          return {result}
+        }}"""
+    )
+    found = differences(model) | torch_differences(model)
+    assert max(found.values()) < 1e-5, found
+
+
 def test_what_a_scan_makes_is_kept_for_several_readers() -> None:
     model = positions_model(f"{KEPT} + sdpa(x, z, z, mask: causal)", "x + y")
     found = differences(model) | torch_differences(model)

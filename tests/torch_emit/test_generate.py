@@ -678,7 +678,7 @@ def test_scores_that_others_read_are_refused() -> None:
         emit(graph("path_attention:path_760m"), GENERATE)
 
 
-def test_what_keys_are_projections_of_is_not_read_at_all_positions_beside_them() -> None:
+def test_what_keys_are_projections_of_is_read_at_all_positions_beside_them() -> None:
     text = """model m(tokens: token[batch, time]) {
   x = tokens -> embedding(97, 4)
   p = einsum("b q d, b k d -> b q k", x -> linear(4), x)
@@ -686,8 +686,8 @@ def test_what_keys_are_projections_of_is_not_read_at_all_positions_beside_them()
   y = matmul(softmax(p), x) + (x -> gqa(heads: 8, kv_heads: 1, head_dim: 8, mask: causal))
   return y -> linear(97)
 }"""
-    with pytest.raises(ArchError, match=r"E0504.*`x` is read at all positions here and in a block that reads the new"):
-        emit(archdsl.load(text=text), GENERATE)
+    found = torch_differences(archdsl.load(text=text))
+    assert max(found.values()) < TOLERANCE, found
 
 
 def test_what_is_computed_once_within_a_loop_reads_what_is_computed_once_before_it() -> None:

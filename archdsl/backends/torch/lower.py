@@ -134,6 +134,8 @@ class Method:
     doc: str = ""
     whole: frozenset[Value] = frozenset()
     """Parameters of which a step is given all positions: none of its sizes is read off them."""
+    unread: frozenset[Value] = frozenset()
+    """Parameters that no step is given."""
     gives: str = ""
     """The type of what it returns, where that is no tensor."""
     decorators: tuple[str, ...] = ()

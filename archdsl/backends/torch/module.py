@@ -593,6 +593,7 @@ class ClassWriter:
         found = [(v, i) for v, i, d in sizes if d.expr == Var(name) and not d.static]
         if isinstance(value, Num):
             found += [(v, i) for v in block.graph.inputs for i, d in enumerate(v.shape) if d.value == value.value]
+        found = [f for f in found if f[0] not in method.unread] or found
         found = [f for f in found if f[0] not in method.whole] or found
         assert found, f"no tensor knows {name}"
         x, i = next((f for f in found if f[0] in given), found[0])

@@ -86,7 +86,7 @@ class StepLowering(TableLowering):
         super().__init__(section.classes, replace(taking.block, graph=graph), kinds, taking)
         self.apart = apart
         self.lowered.method.name, self.lowered.method.block = name, taking.block
-        self.lowered.method.whole = taking.whole
+        self.lowered.method.whole, self.lowered.method.unread = taking.whole, taking.unread
         if self.root and len(graph.outputs) < len(results):
             numbers = ", ".join(str(i + 1) for i in section.decoding.step.results)
             self.lowered.method.doc = (
@@ -169,6 +169,7 @@ class StepLowering(TableLowering):
             results=results,
             hints={**plain.hints, **method.hints},
             whole=method.whole,
+            unread=method.unread,
         )
 
     def begin(self) -> None:
@@ -620,7 +621,8 @@ class StepLowering(TableLowering):
             identity = py("{x}.split(({*widths},), dim=-1)", x=identity, widths=widths)
         self.put(Bind(tuple(parts), identity, nested=False))
         for value, part in zip(base, parts, strict=True):
-            self.aliases[value] = py("{x}[:, None]", x=Read(part)) if value.rank == 4 else Read(part)
+            own = self.local(value)
+            self.aliases[own] = py("{x}[:, None]", x=Read(part)) if value.rank == 4 else Read(part)
         for step in chain:
             super().op(step, graph)
         maps = [self.decoding.origin(v) for v in node.inputs[1:3] if isinstance(v, Value)]
@@ -744,7 +746,7 @@ class StepLowering(TableLowering):
         for inner, outer in tensors:
             if isinstance(inner, Value) and isinstance(outer, Value):
                 own = self.decoding.origin(inner)
-                appended = callee.kind[own] == Dependence.SEQUENCE  # by the block, which is given the new positions
+                appended = own in {self.decoding.origin(a.value) for a in callee.own}
                 if own not in given or appended == (len(callee.pattern(inner)) < len(callee.pattern(taken_in[own]))):
                     taken_in[own] = inner
                     given[own] = outer

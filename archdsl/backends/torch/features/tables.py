@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from archdsl.backends.torch.classes import Classes
@@ -20,7 +21,9 @@ from archdsl.ir.dims import Var
 from archdsl.ir.graph import Block, Graph, NewestNode, OpNode, ParamNode, Value, node_outputs, reads
 from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
+from archdsl.ir.walk import block_tensors
 from archdsl.passes.forms import ALL, NEW, has, is_time
+from archdsl.passes.kinds import Kind as Dependence
 from archdsl.passes.step_writes import sizes_called
 
 
@@ -78,8 +81,14 @@ class TableLowering(BothLowering):
         return (self.once or self.by_length) and (self.is_length(name) or self.is_of_tokens(name))
 
     def is_of_rows(self, name: str) -> bool:
-        """Whether a name is the number of the new positions of all rows."""
-        return self.flatly and self.is_length(name)
+        """Whether a name is the number of the new positions of all rows, or no tensor that a step is given has it."""
+        return (self.flatly or not self.sized) and self.is_length(name)
+
+    @cached_property
+    def sized(self) -> bool:
+        """Whether a tensor that a step is given has the new positions."""
+        own = {*block_tensors(self.block)} - self.taking.whole - self.taking.unread
+        return any(map(self.decoding.counts, (d for v in own for d in v.shape)))
 
     def counted_name(self, name: str) -> Tree:
         """A name in a number, which may be that of all positions."""
@@ -89,7 +98,7 @@ class TableLowering(BothLowering):
         if self.is_all(name) and self.is_of_tokens(own):
             return py("({n} - {s}.front)", n=self.length, s=self.state)
         if self.is_of_rows(name):
-            return py("{s}.positions.numel()", s=self.state)
+            return py("{s}.positions.numel()" if self.flatly else "{s}.positions.size(1)", s=self.state)
         sizes = sizes_called(own, self.block)
         if own != name and any(has(d, self.decoding.step.time) for d in sizes):
             raise refuse(f"a decode step has no size {own} of all positions")
@@ -205,7 +214,9 @@ class TableLowering(BothLowering):
         value, output = node.value, node.output
         if self.local(output) is not output:
             self.source[self.local(output)] = output
-        if value.dtype == "padding":
+        if self.taking.kind[self.decoding.origin(value)] == Dependence.SEQUENCE:
+            if node.axis != 1:
+                raise refuse(f"`{value.name or 'a tensor'}` is read both at its new positions and at all of them")
             self.aliases[self.local(output)] = py("{s}.newest({x})", s=self.state, x=self.read(value))
             return
         if node in self.taking.flatly:

@@ -75,7 +75,10 @@ def windows(block: Block) -> dict[OpNode, Num | None]:
 class Taking:
     """How one call of a block takes a step. `block` is that of the model, `step` what is called in a step."""
 
-    def __init__(self, decoding: Decoding, block: Block, unrolled: Unrolled) -> None:
+    def __init__(
+        self, decoding: Decoding, block: Block, unrolled: Unrolled, appended: frozenset[Value] = frozenset()
+    ) -> None:
+        """`appended` are inputs with all positions that the caller appends; the block takes the new ones, too."""
         self.decoding, self.block, self.step = decoding, block, unrolled.block
         self.unrolled, self.kind = unrolled, decoding.step.kinds[unrolled.block]
         self.copies: dict[Node, list[Node]] = {}
@@ -137,10 +140,13 @@ class Taking:
         """What the block is called with in both forms, and appends itself."""
         self.appended: set[AppendNode] = set()
         """What is appended where it is made."""
-        self.note_inputs()
+        self.note_inputs(appended)
         whole = {decoding.origin(v) for v in block_tensors(self.step) if self.pattern(v)}
         self.whole = frozenset(whole - {decoding.origin(a.value) for a in self.own})
         """What the block is given at all positions."""
+        taken = {decoding.origin(v) for v in block_tensors(self.step)}
+        self.unread = frozenset(v for v in block_tensors(block) if v not in taken)
+        """What it is not given in a step."""
         self.callees: dict[Node, Taking] = {n: self.callee(n) for n in self.nodes if self.is_rewritten(n)}
         self.note_kept()
 
@@ -326,11 +332,6 @@ class Taking:
                 raise refuse(f"`{name}` is kept, and its first axis is not that of the batch", node.value.span)
             readers = [self.attention.get(r, r) if r is not None else r for r in self.readers.get(node.output, ())]
             if any(self.is_rewritten(r) and self.appends(r, node.output) for r in readers):
-                calls = [r for r in readers if self.is_rewritten(r)]
-                given = [v for r in calls for v in (*r.inputs, *r.contexts) if v is node.output]
-                if len(given) < len(readers) or len(given) > 1 or self.times(calls[0]) != self.times(node):
-                    name = node.value.name or "a tensor"
-                    raise refuse(f"`{name}` is read at all positions here and in a block that reads the new ones, too")
                 continue
             reader = readers[0] if len({*readers}) == 1 else None
             if isinstance(reader, OpNode) and self.times(reader) == self.times(node):
@@ -345,7 +346,7 @@ class Taking:
         calls = self.unrolled.calls.get(node, ()) if isinstance(node, CallNode) else ()
         return len(self.unrolled.nodes.get(node) or calls) or 1
 
-    def note_inputs(self) -> None:
+    def note_inputs(self, appended: frozenset[Value]) -> None:
         """Note what gives the inputs that the block takes in two forms: what follows tokens is appended, and of what is
         made of positions the new ones are taken."""
         for own in block_tensors(self.block):
@@ -354,7 +355,7 @@ class Taking:
                 continue
             new, every = sorted(found, key=lambda v: len(self.pattern(v)))
             axis = next(a for a in self.pattern(every) if a not in self.pattern(new))
-            if self.kind[own] == Kind.SEQUENCE:
+            if self.kind[own] == Kind.SEQUENCE and every not in appended:
                 node = AppendNode(new, every, axis, own.name or "kept", span=own.span)
                 self.own.append(node)
                 self.forms.setdefault(own, []).append(node)
@@ -365,6 +366,12 @@ class Taking:
             maker = self.decoding.flat.makers.get(self.unrolled.values[new])
             self.flatly |= {rows} if maker in self.decoding.by_row.flatly else set()
             self.flat |= {rows} if maker in self.decoding.by_row.flat else set()
+
+    def is_alone(self, value: Value, call: CallNode) -> bool:
+        """Whether a block that is called is all that reads a tensor, once."""
+        forms = (f for each in self.forms.values() for f in each if f.output is value)
+        times = (self.times(f) == self.times(call) for f in forms)
+        return self.readers[value] == [call] and (*call.inputs, *call.contexts).count(value) == 1 and all(times)
 
     def appends(self, call: CallNode, value: Value) -> bool:
         """Whether a block that is called appends something itself."""
@@ -387,7 +394,9 @@ class Taking:
         """That of a call; in a loop, of all of its iterations."""
         origin = self.origin(node)
         assert isinstance(origin, CallNode)
-        found = [Taking(self.decoding, origin.block, call) for call in self.unrolled.calls.get(node, ())]
+        given = zip((*node.inputs, *node.contexts), self.given(node.block), strict=True)
+        appended = frozenset(v for outer, v in given if isinstance(outer, Value) and not self.is_alone(outer, node))
+        found = [Taking(self.decoding, origin.block, call, appended) for call in self.unrolled.calls.get(node, ())]
         first = found[0]
         if any(f.signature() != first.signature() for f in found[1:]):
             raise refuse(f"`{first.block.name}` is called in a loop whose iterations keep different things")

@@ -49,8 +49,8 @@ class Cache:
         return torch.ones(len(self.rows), self.end, dtype=torch.bool, device=self.keys.device)
 
     def newest(self, x: Tensor) -> Tensor:
-        """Return the new positions of x [batch, all]."""
-        return x.gather(1, self.positions.expand(x.size(0), -1))
+        """Return the new positions of x [batch, all, …]."""
+        return x[self.rows, self.positions]
 
     def by_row(self, x: Tensor, axis: int = 0) -> Tensor:
         """Cut an axis of the new positions of all rows: [1 or batch, …, new, …]."""
