@@ -12,7 +12,7 @@ from near import distance
 from numpy.typing import NDArray
 from onnx_tools import check, session
 
-from archdsl.api import to_torch
+from archdsl.api import load, to_torch
 from archdsl.backends.onnx.step import write_steps
 from archdsl.backends.onnx.store import inline, serialized
 from archdsl.backends.onnx.targets import GraphOptions
@@ -36,6 +36,17 @@ def module_of(model: Model, seed: int = 0) -> torch.nn.Module:
     module = to_torch(model).eval()
     widen(module)
     return module
+
+
+def behind_memory(layer: str) -> Model:
+    """Two layers behind three places in front of the sequence, which go through them."""
+    text = f"""model m(tokens: token[batch, time]) {{
+  param memory: [1, 3, 8] = normal(1)
+  x = concat(memory -> expand(0, batch), tokens -> embedding(11, 8), axis: 1)
+  for i in 2 {{ x = x + (x -> {layer}) }}
+  return x[:, 3:] -> linear(11)
+}}"""
+    return load(text=text)
 
 
 def widen(module: torch.nn.Module) -> None:

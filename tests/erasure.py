@@ -10,12 +10,10 @@ from typing import Any
 from archdsl.interop.sameness import Form
 from archdsl.ir.dims import Num, of_atom, with_symbol
 from archdsl.ir.graph import (
-    AppendNode,
     Block,
-    FirstNode,
+    FormNode,
     Graph,
     Model,
-    NewestNode,
     Node,
     OnceNode,
     OpNode,
@@ -80,7 +78,7 @@ class _Eraser:
         return Graph(inputs, tuple(nodes), tuple(None if v is None else self.value(v) for v in graph.outputs))
 
     def node(self, node: Node, nodes: list[Node]) -> None:
-        if isinstance(node, AppendNode | NewestNode | FirstNode):
+        if isinstance(node, FormNode):
             self.values[node.output] = self.value(node.value)
         elif isinstance(node, OnceNode):
             inner = self.graph(node.body)

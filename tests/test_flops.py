@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from decode_tools import behind_memory
 from flops_tools import counted, predicted, sizes_of
 from odd_specs import ODD
 from rows import POSITIONS
@@ -341,14 +342,7 @@ def test_a_step_of_an_encoder_decoder_reads_what_was_computed_before() -> None:
 )
 def test_steps_behind_places_in_front_add_up(layer: str) -> None:
     """The first step computes them, all later ones read what is kept of them."""
-    model = archdsl.load(
-        text=f"""model m(tokens: token[batch, time]) {{
-  param memory: [1, 3, 8] = normal(1)
-  x = concat(memory -> expand(0, batch), tokens -> embedding(11, 8), axis: 1)
-  for i in 2 {{ x = x + (x -> {layer}) }}
-  return x[:, 3:] -> linear(11)
-}}"""
-    )
+    model = behind_memory(layer)
     one, *steps = [estimate(model, batch=2, seq=t).flops for t in range(1, 9)]
     assert one.forward + sum(s.decode_step or 0 for s in steps) == steps[-1].forward
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 import torch
 from cli_tools import run
-from decode_tools import decoder, inputs_for, module_of
+from decode_tools import behind_memory, decoder, inputs_for, module_of
 from rows import POSITIONS
 from torch_versions import since
 from zoo import sizes as zoo_sizes
@@ -255,13 +255,7 @@ def test_decode_state_of_a_narrow_type(name: str) -> None:
 
 @pytest.mark.parametrize("layer", ["mha(heads: 2, mask: causal)", "gru(8)", "mha(heads: 2, mask: causal & window(4))"])
 def test_decode_state_of_places_in_front(layer: str) -> None:
-    text = f"""model m(tokens: token[batch, time]) {{
-  param memory: [1, 3, 8] = normal(1)
-  x = concat(memory -> expand(0, batch), tokens -> embedding(11, 8), axis: 1)
-  for i in 2 {{ x = x + (x -> {layer}) }}
-  return x[:, 3:] -> linear(11)
-}}"""
-    check_decoding(archdsl.load(text=text))
+    check_decoding(behind_memory(layer))
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ class Prefill(Serving):
 
 def own_tail(graph: FlatGraph, step: FlatStep) -> list[FlatOp]:
     """The last nodes of a model's graph that look at no position of the decoded sequence but their own."""
-    forms = Forms(step.of.time, graph.inputs[0].shape[0].value, step.of.first is not None)
+    forms = Forms(step.of.time, graph.inputs[0].shape[0].value, step.of.led)
     moving = {v for v in graph.inputs if forms.axes(v)}
     for node in graph.nodes:
         if not moving.isdisjoint(node.inputs):

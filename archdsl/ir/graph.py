@@ -255,50 +255,37 @@ class LossNode(Entity):
 # made and the other read, one of these nodes stands between.
 
 
-class AppendNode(Entity):
-    """What is kept of a sequence: the new positions of `value` are appended to those before them, of which `output` has
-    all."""
+class FormNode(Entity):
+    """A tensor in another form: `output` is `value` with another size along an axis."""
 
     value: Value
     output: Value
     axis: int
+    span: Span | None = field(default=None, kw_only=True)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return (self.output,)
+
+
+class AppendNode(FormNode):
+    """What is kept of a sequence: the new positions of `value` are appended to those before them, of which `output` has
+    all."""
+
     name: str
     role: str = ""
     """What its readers call it: `key` or `value` of attention."""
     window: int | None = None
     """How many of the last positions any reader looks at, the new one included; None where one looks at all."""
-    span: Span | None = None
-
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        return (self.output,)
 
 
-class NewestNode(Entity):
+class NewestNode(FormNode):
     """The new positions of a tensor that is there for all."""
 
-    value: Value
-    output: Value
-    axis: int
-    span: Span | None = None
 
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        return (self.output,)
-
-
-class FirstNode(Entity):
+class FirstNode(FormNode):
     """The places of a tensor that stand in front of the sequence: along an axis all of them in the first step, none in
     later ones."""
-
-    value: Value
-    output: Value
-    axis: int
-    span: Span | None = None
-
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        return (self.output,)
 
 
 class OnceNode(Entity):
@@ -322,9 +309,7 @@ Node = (
     | CheckNode
     | CausalNode
     | LossNode
-    | AppendNode
-    | NewestNode
-    | FirstNode
+    | FormNode
     | OnceNode
 )
 
@@ -374,7 +359,7 @@ def operands(node: Node) -> Iterator[Value]:
         yield from node.starts
     elif isinstance(node, ScanNode):
         yield from (v for v in (*node.starts, *node.sequences) if isinstance(v, Value))
-    elif isinstance(node, CausalNode | LossNode | AppendNode | NewestNode | FirstNode):
+    elif isinstance(node, CausalNode | LossNode | FormNode):
         yield node.value
 
 

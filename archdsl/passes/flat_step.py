@@ -151,7 +151,7 @@ class FlatStep(Entity):
         """Nodes that read queries or keys by their distance, or compute with indices of keys: no padding may stand
         between two of them."""
         of = self.of
-        forms = Forms(of.time, self.step.inputs[0].shape[0].value, of.first is not None)
+        forms = Forms(of.time, self.step.inputs[0].shape[0].value, of.led)
         whole = of.as_whole(of_atom(of.time))
         found: set[FlatNode] = set()
         indices: set[Value] = set()
@@ -249,7 +249,7 @@ class FlatStep(Entity):
     def is_behind(self, node: FlatNode) -> bool:
         """Whether an op that depends on the sequence makes all of its positions behind a prefix that each step puts
         there."""
-        if self.of.first is not None:
+        if self.of.led:
             return False
         one = [v for v in node.outputs if v in self.moving and len(self.of_all(v)) == 1 and not self.is_new(v)]
         return any(in_front(v.shape[self.of_all(v)[0]], self.of.all) for v in one)

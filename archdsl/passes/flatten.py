@@ -17,17 +17,15 @@ from archdsl.ir import verify
 from archdsl.ir.dims import Num
 from archdsl.ir.dims import Value as Size
 from archdsl.ir.graph import (
-    AppendNode,
     Block,
     CallNode,
     CondNode,
-    FirstNode,
+    FormNode,
     Graph,
     Handle,
     Input,
     LoopNode,
     Model,
-    NewestNode,
     Node,
     OnceNode,
     OpNode,
@@ -108,7 +106,7 @@ class FlatScan(Entity):
 class FlatForm(Entity):
     """In a step of decoding, what gives a tensor in its other form."""
 
-    node: AppendNode | NewestNode | FirstNode
+    node: FormNode
     value: Value
     output: Value
     path: str
@@ -254,7 +252,7 @@ class Flattener:
                 self.nodes.append(scope.add(node, found))
             case WeightNode():
                 self.weight(node, scope)
-            case AppendNode() | NewestNode() | FirstNode():
+            case FormNode():
                 made = FlatForm(node, scope.values[node.value], fresh(node.output, scope), scope.prefix.rstrip("."))
                 self.nodes.append(scope.add(node, made))
             case OnceNode():

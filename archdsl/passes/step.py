@@ -42,6 +42,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import field, replace
 from functools import lru_cache
+from typing import TypeVar
 
 from archdsl.diagnostics import ArchError
 from archdsl.frozen import Entity
@@ -55,6 +56,8 @@ from archdsl.passes.sequence import DecodedSequence
 from archdsl.passes.step_asks import Asks, Made, Wants
 from archdsl.passes.step_sizes import StepSizes
 from archdsl.passes.step_writes import Writes
+
+Part = TypeVar("Part", bound=Node | Value)
 
 
 class Stepped(Entity):
@@ -74,6 +77,17 @@ class Stepped(Entity):
     """What a node or a tensor of a step stands for in the whole model, where it is another."""
     kinds: Mapping[Block, Mapping[Value, Kind]] = field(repr=False)
     """Of each block of the step, what the tensors depend on of that which it stands for."""
+
+    @property
+    def led(self) -> bool:
+        """Whether places in front of the sequence go through the layers."""
+        return self.first is not None
+
+    def origin(self, found: Part) -> Part:
+        """The node, or the tensor, of the whole model that one of the step stands for."""
+        own = self.origins.get(found, found)
+        assert isinstance(own, type(found))
+        return own
 
     def has(self, size: Num) -> bool:
         """Whether a size depends on how many positions there are."""
@@ -114,8 +128,7 @@ def stepped(model: Model, latents: bool = True, apart: bool = True) -> Stepped:
         follows = kind == Kind.SEQUENCE and sequence.is_followed_by(stepper.outputs[i])
         if i and (follows or kind == Kind.WEIGHTS):
             try:
-                led = found.first is not None
-                found = _Stepper(model, sequence.time, latents, apart, led).step((*found.results, i))
+                found = _Stepper(model, sequence.time, latents, apart, found.led).step((*found.results, i))
             except ArchError as problem:
                 if problem.diagnostics[0].code != "E0504":
                     raise

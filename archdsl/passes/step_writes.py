@@ -243,13 +243,13 @@ class Writes:
                 continue
             output = self.define(value, form)
             if form[axis] == FIRST:
-                nodes.append(FirstNode(made, output, axis, value.span))
+                nodes.append(FirstNode(made, output, axis, span=value.span))
             elif form[axis] == NEW:
-                nodes.append(NewestNode(made, output, axis, value.span))
+                nodes.append(NewestNode(made, output, axis, span=value.span))
             else:
                 name = self.free(value.name or read.role or self.called(value))
                 window = read.window if read.bounded else None
-                nodes.append(AppendNode(made, output, axis, name, read.role, window, value.span))
+                nodes.append(AppendNode(made, output, axis, name, read.role, window, span=value.span))
 
     def called(self, value: Value) -> str:
         """What to call a tensor without a name: as what it is made of."""

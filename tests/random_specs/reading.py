@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from archdsl.frozen import Entity
 from archdsl.ir import verify
-from archdsl.ir.graph import AppendNode, CallNode, FirstNode, Model, NewestNode, Value
+from archdsl.ir.graph import FormNode, Model, Value
 from archdsl.ir.op import State
 from archdsl.passes.flat_step import FlatStep, unroll_step
 from archdsl.passes.flatten import FlatForm, FlatGraph, FlatNode, FlatOp, FlatScan, Unrolled, unroll, violations
@@ -96,14 +96,10 @@ class Reading:
 def _pairs(step: Unrolled, whole: Unrolled, of: Stepped) -> Iterator[tuple[FlatNode, FlatNode]]:
     """Each node of an unrolled step with that of the unrolled model."""
     for node, flats in step.nodes.items():
-        if not isinstance(node, AppendNode | NewestNode | FirstNode):
-            origin = of.origins.get(node, node)
-            assert not isinstance(origin, Value)
-            yield from zip(flats, whole.nodes[origin], strict=True)
+        if not isinstance(node, FormNode):
+            yield from zip(flats, whole.nodes[of.origin(node)], strict=True)
     for node, calls in step.calls.items():
-        origin = of.origins.get(node, node)
-        assert isinstance(origin, CallNode)
-        for one, other in zip(calls, whole.calls[origin], strict=True):
+        for one, other in zip(calls, whole.calls[of.origin(node)], strict=True):
             yield from _pairs(one, other, of)
 
 

@@ -52,7 +52,7 @@ class Decoder:
             if found.code != "E0504":
                 raise
             raise self.refuse(found.message, "`--to torch` computes it without transformers") from None
-        if self.step.of.first is not None:
+        if self.step.of.led:
             raise self.refuse(
                 "places in front of the tokens go through its layers, of which a cache there knows nothing"
             )
@@ -131,9 +131,7 @@ class Decoder:
     def _whole(self, node: FlatNode) -> OpNode:
         """What an op of a step is in the model."""
         assert isinstance(node, FlatOp)
-        found = self.step.of.origins.get(node.node, node.node)
-        assert isinstance(found, OpNode)
-        return found
+        return self.step.of.origin(node.node)
 
     def _demand_attention(self) -> None:
         if not self.kept:
@@ -205,7 +203,7 @@ class Decoder:
 
     def _pairs(self) -> Iterator[Unrolled]:
         """Note the `pairs`, and yield what became of each call."""
-        of, origins = self.step.of, self.step.of.origins
+        of = self.step.of
         (model,) = (calls[0] for call, calls in self.step.root.calls.items() if call.name == BASE)
         makers = {v: n for n in model.block.graph.nodes for v in node_outputs(n)}
         for call, (inside, *others) in model.calls.items():
@@ -213,10 +211,9 @@ class Decoder:
             made = [n for v in timed if isinstance(n := makers.get(v), OpNode) and n.op.at_positions(n)]
             positional = all(model.values[v] in self.step.positional for v in call.outputs)
             table = positional and all(sum(map(of.has, v.shape)) == 2 for v in call.outputs)
-            whole = origins.get(call, call)
-            if table and timed and len(made) == len(timed) and not others and isinstance(whole, CallNode):
+            if table and timed and len(made) == len(timed) and not others:
                 forms = [any(has(d, of.all) for d in v.shape) if v in timed else None for v in call.inputs]
-                self.pairs[whole] = forms
+                self.pairs[of.origin(call)] = forms
                 yield inside
 
     @cached_property

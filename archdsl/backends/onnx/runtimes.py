@@ -388,7 +388,7 @@ def _sizes(model: Model, steps: FlatStep, graphs: Mapping[str, Written]) -> _Siz
     if "encoder" in graphs:
         why = unlike(steps)
         raise _UnlikeError(why or "since the model has an encoder, for which `--target optimum` has graphs of its own")
-    if steps.of.first is not None:
+    if steps.of.led:
         raise _UnlikeError("since the cache holds places in front of the tokens, which no runtime counts")
     graph = graphs["model"].model.graph
     kept: dict[int, dict[str, tuple[int, ...]]] = {}

@@ -40,7 +40,7 @@ def unlike(steps: FlatStep) -> str:
     both = sorted((str(layer), role) for layer, role in cross)
     if None in kept or not kept or sorted((str(k[0]), k[1]) for k in kept if k) != both:
         return "since not every layer keeps keys and values of the tokens before, and of the encoder"
-    if steps.of.first is not None:
+    if steps.of.led:
         return "since places stand in front of the tokens of its decoder"
     if encoder_output(steps) is None:
         return "since its decoder reads several tensors of its encoder"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache
 from importlib.resources import files
@@ -126,32 +127,44 @@ def fitted(those: Sequence[Helper], callers: Iterable[str]) -> dict[str, str]:
     """The sources of helpers, each behind those that it builds on, without parameters that nothing in them nor in
     `callers` gives."""
     found: dict[str, str] = {}
-    trees = [ast.parse(text) for text in callers] if any(h.name in _parameters() for h in those) else []
+    known, uses = _parameters(), _Uses()
+    trims = any(h.name in known for h in those)
+    for text in callers if trims else ():
+        uses.note(text)
     for helper in reversed(those):
-        given = _given(helper.name, trees) if helper.name in _parameters() else set()
+        given = uses.given(helper.name) if helper.name in known else set()
         found[helper.name] = trimmed(helper.name, frozenset(given)) if given else helper.source
-        trees.append(ast.parse(found[helper.name]))
+        if trims:
+            uses.note(found[helper.name])
     return found
 
 
-def _given(name: str, trees: Iterable[ast.AST]) -> set[str]:
-    """The parameters of a helper that are given somewhere; all where it is read but not called, or what is given is not
-    known; none of one that is read nowhere."""
-    parameters, found = _parameters()[name], set[str]()
-    for tree in trees:
-        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and _names(n.func, name)]
-        if len(calls) < sum(_names(n, name) for n in ast.walk(tree)):
+class _Uses:
+    """Where helpers are called, and read."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, list[ast.Call]] = {}
+        self.reads: Counter[str] = Counter()
+
+    def note(self, source: str) -> None:
+        """Note the uses in a source."""
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Name):
+                self.reads[node.id] += 1
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                self.calls.setdefault(node.func.id, []).append(node)
+
+    def given(self, name: str) -> set[str]:
+        """The parameters of a helper that are given somewhere; all where it is read but not called, or what is given is
+        not known; none of one that is read nowhere."""
+        parameters, calls, found = _parameters()[name], self.calls.get(name, []), set[str]()
+        if len(calls) < self.reads[name]:
             return {*parameters}
         for call in calls:
             if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
                 return {*parameters}
             found |= {*parameters[: len(call.args)], *(k.arg for k in call.keywords if k.arg)}
-    return found
-
-
-def _names(node: ast.AST, name: str) -> bool:
-    """Whether an expression is a name."""
-    return isinstance(node, ast.Name) and node.id == name
+        return found
 
 
 @cache

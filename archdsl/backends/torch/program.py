@@ -140,7 +140,7 @@ def bodies(step: Step) -> tuple[Suite, ...]:
 
 
 def with_bodies(step: Step, change: Callable[[Suite], Suite]) -> Step:
-    """The statement with the bodies within it changed."""
+    """Return a statement with each of the bodies within it changed."""
     match step:
         case LayerLoop():
             return replace(step, bodies=tuple(map(change, step.bodies)))

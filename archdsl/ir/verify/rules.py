@@ -318,21 +318,13 @@ def loss(node: ir.LossNode, at: BlockNames) -> Wrong:
 # --- a step of decoding -----------------------------------------------------------------------------------------------
 
 
-def between_forms(node: ir.AppendNode | ir.NewestNode, at: BlockNames) -> Wrong:
-    """What is kept, and the newest positions of a tensor, differ from it in the size of one axis."""
+def between_forms(node: ir.FormNode, at: BlockNames) -> Wrong:
+    """Two forms of a tensor differ in the size of one axis: what the first step alone has in one that is fixed, all
+    others in one that is not in either."""
     sizes = [*node.value.shape]
-    other = node.output.shape[node.axis]
-    if equal(sizes[node.axis].value, other.value) or sizes[node.axis].static or other.static:
-        yield f"{shown(node.value)} and {shown(node.output)} along axis {node.axis}"
-    sizes[node.axis] = other
-    yield from differing("output", [node.output], [ir.Value(tuple(sizes), node.value.dtype)])
-
-
-def in_first_step(node: ir.FirstNode, at: BlockNames) -> Wrong:
-    """What the first step alone has differs in the size of one axis, which is fixed."""
-    sizes = [*node.value.shape]
-    other = node.output.shape[node.axis]
-    if not sizes[node.axis].static or other.static:
+    own, other = sizes[node.axis], node.output.shape[node.axis]
+    fixed = isinstance(node, ir.FirstNode)
+    if own.static != fixed or other.static or equal(own.value, other.value):
         yield f"{shown(node.value)} and {shown(node.output)} along axis {node.axis}"
     sizes[node.axis] = other
     yield from differing("output", [node.output], [ir.Value(tuple(sizes), node.value.dtype)])
@@ -369,7 +361,7 @@ RULES: dict[type, tuple[Rule, ...]] = {
     ir.LossNode: (loss,),
     ir.AppendNode: (between_forms,),
     ir.NewestNode: (between_forms,),
-    ir.FirstNode: (in_first_step,),
+    ir.FirstNode: (between_forms,),
     ir.OnceNode: (once,),
 }
 """The rules of each kind of part; `numbers_of` is one of all."""

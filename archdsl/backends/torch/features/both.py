@@ -89,7 +89,7 @@ class BothLowering(Lowering):
         return self.captured("whole", plain), theirs
 
     def woven(self, plain: Sequence[Step], step: Sequence[Step]) -> list[Step]:
-        """Both programs as one."""
+        """Return both programs as one, in which what they do alike stands once."""
         weaver = Weaver(self.state, Read(self.losses), self.source)
         known = [x.value for x in self.locals.values() if isinstance(x, Read) and isinstance(x.value, Variable)]
         found = aligned(weaver, plain, step, [v for v in known if v not in self.paired])

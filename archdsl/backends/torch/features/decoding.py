@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from archdsl.backends.torch.features.by_row import ByRow, refuse, span_of
 from archdsl.ir.dims import Num
-from archdsl.ir.graph import Model, OpNode, Value
+from archdsl.ir.graph import Model, Value
 from archdsl.ir.walk import block_tensors
 from archdsl.passes.flat_step import FlatStep, unroll_step
-from archdsl.passes.flatten import FlatForm, FlatNode, FlatOp
+from archdsl.passes.flatten import FlatForm, FlatNode, FlatOp, FlatScan
 from archdsl.passes.forms import is_time, reads_numbers
 from archdsl.passes.step import stepped
 
@@ -34,29 +34,21 @@ class Decoding:
         self.homes = dict(self.flat.root.homes())
         self.windows = self.of_windows()
         """Attention that sees the last positions alone, and its masks: how many these are."""
-        self.led = self.step.first is not None
-        """Whether places in front of the sequence go through the layers."""
         self.front = self.of_front()
-        """How many of them a cache counts with the tokens."""
+        """How many places in front of the sequence, which go through the layers, a cache counts with the tokens."""
         self.leading = {n for n in self.flat.step.nodes if self.leads(n)}
         """What puts them there, or cuts them off."""
         again = {v for n in self.flat.step.nodes if n not in self.leading for v in n.inputs}
         self.crossing = {v for v in self.flat.before.outputs if v in again}
         """What the first step computes and later ones read."""
-        self.taken = [self.origin(v) for v in self.flat.taken]
+        self.taken = [self.step.origin(v) for v in self.flat.taken]
         """The model's inputs that every step takes."""
-
-    def origin(self, value: Value) -> Value:
-        """The tensor of a block of the model that one of the step stands for."""
-        found = self.step.origins.get(value, value)
-        assert isinstance(found, Value)
-        return found
 
     def of_front(self) -> int:
         """Return how many places in front of the sequence go through the layers; a cache counts them with its tokens.
         Raises ArchError E0504 where these are not as many everywhere, or tensors of tokens are read beside them."""
         flat, step = self.flat, self.step
-        if not self.led:
+        if not self.step.led:
             return 0
         counts = dict.fromkeys(step.front(k.shape[k.axis]) for k in flat.kept if k.kind == "cache")
         several = "not as many places stand in front of the sequence everywhere that positions are"
@@ -80,7 +72,7 @@ class Decoding:
     def leads(self, node: FlatNode) -> bool:
         """Whether an op puts places in front of the sequence, or cuts them off. Raises ArchError E0504 where it does
         anything else."""
-        if not self.led or not isinstance(node, FlatOp):
+        if not self.step.led or not isinstance(node, FlatOp):
             return False
         tensors = [(i, v) for i, v in enumerate(node.inputs) if isinstance(v, Value) and self.fronts(v)]
         read = [v for i, v in tensors if reads_numbers(node.node, i)]
@@ -106,8 +98,8 @@ class Decoding:
 
     @property
     def carries(self) -> bool:
-        """Whether there is a recurrence."""
-        return any(kept.kind == "state" for kept in self.flat.kept)
+        """Whether a step hands on the state of a recurrence."""
+        return any(isinstance(n, FlatOp | FlatScan) and n.node.kept for n in self.flat.step.nodes)
 
     def of_windows(self) -> dict[FlatNode, Num]:
         """Attention of which every reader of its mask sees the last positions alone, and of its keys it is the only
@@ -139,6 +131,5 @@ class Decoding:
 
     def seen(self, node: FlatOp) -> tuple[int, Num] | None:
         """Of attention and of a mask the input that is the mask, and how many positions are seen."""
-        origin = self.step.origins.get(node.node, node.node)
-        assert isinstance(origin, OpNode)
+        origin = self.step.origin(node.node)
         return origin.op.window(origin)

@@ -162,7 +162,7 @@ class _Resolver:
         return tuple(Bind((t,), Read(self.source[t]), nested=False) for t in late)
 
     def fork(self, fork: Fork, whole: set[Target], step: set[Target]) -> list[Step]:
-        """A fork as a condition; `whole` and `step` become what is read before it."""
+        """Return a fork as conditions. `whole` and `step`, what is read behind it, become what is read before it."""
         if fork.free:
             before(fork.plain, whole)
             return [*fork.plain]

@@ -76,9 +76,7 @@ class StepScope(TorchNodeScope):
     @property
     def origin(self) -> OpNode:
         """The node of the block that this one stands for."""
-        found = self.lowering.taking.origin(self.node)
-        assert isinstance(found, OpNode)
-        return found
+        return self.lowering.origin(self.node)
 
     def _front(self, length: Num, front: int) -> Num:
         """How many places stand in front of the sequence, as they are spelled in a length of `n + time`."""

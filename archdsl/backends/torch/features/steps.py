@@ -17,7 +17,7 @@ from archdsl.backends.torch.features.by_row import refuse
 from archdsl.backends.torch.features.fork import of_step, once, resolved, training
 from archdsl.backends.torch.features.step_scope import StepScope
 from archdsl.backends.torch.features.tables import TableLowering
-from archdsl.backends.torch.features.taking import Taking, When, inner_graphs, nodes_within
+from archdsl.backends.torch.features.taking import Taking, When, handed, inner_graphs, nodes_within
 from archdsl.backends.torch.lower import (
     LOSSES,
     Kind,
@@ -237,7 +237,7 @@ class StepLowering(TableLowering):
     def agree(self, values: Iterable[Value | None]) -> None:
         """Have tensors in one local, without a cache and with one."""
         for value in (v for v in values if v is not None):
-            own = self.decoding.origin(value)
+            own = self.origin(value)
             plain, step = self.other.aliases.get(own, Read(own)), self.read(value)
             if plain != step and not (isinstance(step, Read) and Read(self.source.get(step.value)) == plain):
                 found = Variable(value.name or self.lowered.method.hints.get(value, "h"))
@@ -308,7 +308,7 @@ class StepLowering(TableLowering):
 
     def handed(self, value: Value, graph: Graph) -> Value:
         """The form in which a graph of the step hands a tensor on."""
-        return next((v for v in graph.outputs if v is not None and self.decoding.origin(v) is value), value)
+        return next((v for v in graph.outputs if v is not None and self.origin(v) is value), value)
 
     def asks_again(self, node: IrNode) -> bool:
         """Whether a node is a condition on what each step knows."""
@@ -351,7 +351,7 @@ class StepLowering(TableLowering):
         self.aliases[output] = self.other.aliases[output] = Read(found)
 
     def step_of(self, node: IrNode, graph: Graph) -> None:
-        """What a step does at a node of the block."""
+        """Write what a step does at a node of the block."""
         when = self.taking.when[node]
         if when is When.FIRST:  # a condition on what does not depend on the sequence
             self.computed_once(node, graph)
@@ -427,7 +427,7 @@ class StepLowering(TableLowering):
     def is_led(self, node: IrNode) -> bool:
         """Whether a node reads or makes places in front of the sequence."""
         sizes = (d for v in (*reads(node), *node_outputs(node)) for d in v.shape)
-        return self.decoding.led and any(in_front(d, self.decoding.step.time) for d in sizes)
+        return self.decoding.step.led and any(in_front(d, self.decoding.step.time) for d in sizes)
 
     def narrow(self, value: Value) -> None:
         """Leave out the positions that are not wanted: of each row one alone may be."""
@@ -508,7 +508,7 @@ class StepLowering(TableLowering):
 
     def node(self, node: IrNode, graph: Graph) -> None:
         if isinstance(node, ScanNode) and self.is_carried(node):
-            self.scan_on(self.taking.origin(node), graph)  # type: ignore[arg-type]
+            self.scan_on(self.origin(node), graph)
         elif self.mode == "whole":
             super().node(node, graph)
         elif isinstance(node, CondNode):
@@ -552,8 +552,7 @@ class StepLowering(TableLowering):
 
     def needs_tensor(self, node: OpNode) -> bool:
         """Whether the kernels of the whole model are given a mask as a tensor."""
-        origin = self.taking.origin(node)
-        assert isinstance(origin, OpNode)
+        origin = self.origin(node)
         return origin.op.needs_tensor(origin.options, origin.inputs)
 
     def append(self, node: OpNode) -> None:
@@ -562,10 +561,10 @@ class StepLowering(TableLowering):
         own = list(dict.fromkeys(a for v in node.inputs for a in appends if a.output is v))
         if not own:
             return
-        roles, origin = node.op.cached_inputs(node), self.taking.origin(node)
+        roles, origin = node.op.cached_inputs(node), self.origin(node)
         for each in own:
             i = next(i for i, v in enumerate(node.inputs) if v is each.output)
-            value = self.decoding.origin(each.value)
+            value = self.origin(each.value)
             self.source[each.output] = value
             self.lowered.method.hints[each.output] = (
                 value.name or self.lowered.method.hints.get(value) or roles.get(i, (0, "kept"))[1]
@@ -585,9 +584,8 @@ class StepLowering(TableLowering):
             tree = self.keeping([trees[i] for i in alike], axis, rank)
             self.put(taken(tuple(every[i] for i in alike), tree))
 
-    def window(self, node: IrNode) -> Tree:
+    def window(self, node: OpNode) -> Tree:
         """How many positions a windowed attention sees."""
-        assert isinstance(node, OpNode)
         return self.numbers.short(self.taking.window[node])
 
     def keeping(self, trees: Sequence[Tree], axis: int, rank: int) -> Tree:
@@ -599,7 +597,7 @@ class StepLowering(TableLowering):
         identity matrix are the maps."""
         scope = StepScope(self, node)
         every, chain = self.taking.latent[node]
-        base = [self.decoding.origin(v) for v in every]
+        base = [self.origin(v) for v in every]
         hints = self.lowered.method.hints
         names = [v.name or hints.get(v, "h") for v in base]
         here = len(self.taking.kept.get(node, ())) == len(every)
@@ -625,7 +623,7 @@ class StepLowering(TableLowering):
             self.aliases[own] = py("{x}[:, None]", x=Read(part)) if value.rank == 4 else Read(part)
         for step in chain:
             super().op(step, graph)
-        maps = [self.decoding.origin(v) for v in node.inputs[1:3] if isinstance(v, Value)]
+        maps = [self.origin(v) for v in node.inputs[1:3] if isinstance(v, Value)]
         made = [self.read(v) for v in maps]
         self.put(Do(py("{s}.store({*xs})", s=self.state, xs=made)))
         inner = tuple(self.steps)
@@ -701,7 +699,7 @@ class StepLowering(TableLowering):
 
     def stepping_loop(self, node: LoopNode, step: LoopNode) -> LoopNode:
         """A loop of the block that hands on what that of the step does."""
-        origin = self.decoding.origin
+        origin = self.origin
         slots = {origin(v): i for i, v in enumerate(step.bodies[0].inputs)}
         if len(slots) < len(step.starts):
             value = next(v for i, v in enumerate(step.bodies[0].inputs) if slots[origin(v)] != i)
@@ -723,13 +721,12 @@ class StepLowering(TableLowering):
         if value is None:
             return own
         found = self.taking.shown.get(value, value)
-        return own if own is not None and self.taking.same.get(own) is found else found
+        return own if own is not None and self.taking.inner(own) is found else found
 
     # --- calls ---
 
     def call(self, node: CallNode, graph: Graph) -> None:
-        self.stepping, origin = None, self.taking.origin(node)
-        assert isinstance(origin, CallNode)
+        self.stepping, origin = None, self.origin(node)
         callee = self.taking.callees.get(node)  # none of a call within a scan
         if self.mode == "step" and callee is not None and not self.once and self.taking.when[origin] is When.STEP:
             group = self.classes.group(origin.block)
@@ -742,20 +739,16 @@ class StepLowering(TableLowering):
         """A call of the block with the forms of tensors that that of the step has."""
         given: dict[Value, Value] = {}
         taken_in: dict[Value, Value] = {}
-        tensors = zip(callee.given(step.block), (*step.inputs, *step.contexts), strict=True)
-        for inner, outer in tensors:
-            if isinstance(inner, Value) and isinstance(outer, Value):
-                own = self.decoding.origin(inner)
-                appended = own in {self.decoding.origin(a.value) for a in callee.own}
-                if own not in given or appended == (len(callee.pattern(inner)) < len(callee.pattern(taken_in[own]))):
-                    taken_in[own] = inner
-                    given[own] = outer
-                    if inner in callee.read_flat:
-                        given[own] = replace(outer)
-                        self.aliases[given[own]] = self.read_flat(outer)
-        results = {
-            self.decoding.origin(inner): outer for inner, outer in zip(step_outputs(step), step.outputs, strict=True)
-        }
+        appended = {self.origin(a.value) for a in callee.own}
+        for inner, outer in handed(step):
+            own = self.origin(inner)
+            fewer = own in taken_in and len(callee.pattern(inner)) < len(callee.pattern(taken_in[own]))
+            if own not in taken_in or (own in appended) == fewer:
+                taken_in[own], given[own] = inner, outer
+                if inner in callee.read_flat:
+                    given[own] = replace(outer)
+                    self.aliases[given[own]] = self.read_flat(outer)
+        results = {self.origin(inner): outer for inner, outer in zip(step_outputs(step), step.outputs, strict=True)}
         if len(results) < len(step.outputs):
             raise refuse(f"a result of `{node.block.name}` is read at its new positions and at all of them", node.span)
         own_inputs = zip(node.block.graph.inputs, node.inputs, strict=True)

@@ -3,10 +3,10 @@ positions each row of a batch has its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from archdsl.backends.torch.classes import Classes
@@ -32,7 +32,7 @@ class TableLowering(BothLowering):
 
     def __init__(self, classes: Classes, block: Block, kinds: Sequence[Kind], taking: Taking) -> None:
         super().__init__(classes, block, kinds)
-        self.taking, self.decoding = taking, taking.decoding
+        self.taking, self.decoding, self.origin = taking, taking.decoding, taking.origin
         self.flatly = False
         """Within what is computed for the new positions of all rows, one after another, or for all positions."""
         self.flat_of: dict[Value, Value] = {}
@@ -81,7 +81,8 @@ class TableLowering(BothLowering):
         return (self.once or self.by_length) and (self.is_length(name) or self.is_of_tokens(name))
 
     def is_of_rows(self, name: str) -> bool:
-        """Whether a name is the number of the new positions of all rows, or no tensor that a step is given has it."""
+        """Whether a name is the number of new positions where no tensor tells it: in tables, which have those of all
+        rows, and in a block that a step gives no tensor with new positions."""
         return (self.flatly or not self.sized) and self.is_length(name)
 
     @cached_property
@@ -117,12 +118,10 @@ class TableLowering(BothLowering):
         return any(is_time(d, self.decoding.step.time) for d in sizes_called(name, block))
 
     def note_hints(self, node: OpNode) -> None:
-        origin = self.taking.origin(node)
-        assert isinstance(origin, OpNode)
-        super().note_hints(origin)
+        super().note_hints(self.origin(node))
 
     def note(self, value: Value, node: IrNode) -> str:
-        return super().note(self.decoding.origin(value), self.taking.origin(node))
+        return super().note(self.origin(value), self.origin(node))
 
     def result(
         self, value: Value, tree: Tree, graph: Graph, node: IrNode, always: bool = False, whole: bool = False
@@ -131,7 +130,7 @@ class TableLowering(BothLowering):
 
     def twin(self, value: Value, target: Value | None = None) -> Value:
         """Call a tensor of the step, or a further local for one, as the block calls it."""
-        found, own = target or value, self.decoding.origin(value)
+        found, own = target or value, self.origin(value)
         self.lowered.method.hints[found] = own.name or self.lowered.method.hints.get(own, "h")
         self.source[found] = own
         return found
@@ -144,28 +143,30 @@ class TableLowering(BothLowering):
 
     @contextmanager
     def in_flat(self) -> Iterator[None]:
-        """Read and write what is there for all rows one after another, or for all positions."""
+        """Have what is read and written within be tables: of all rows one after another, or of all positions."""
         around, self.flatly = self.flatly, True
         yield
         self.flatly = around
 
     def param(self, node: ParamNode) -> None:
+        write = partial(super().param, node)
         if self.mode == "step" and node in self.taking.flatly:
-            self.flat_twins(node)
-            with self.in_flat():
-                super().param(node)
-            self.cut(node)
+            self.as_table(node, write)
         else:
-            super().param(node)
+            write()
 
     def table(self, node: OpNode, graph: Graph) -> None:
         """An op for all positions, or for the new ones of all rows, one after another."""
         if self.is_part(node):
             self.part(node, graph)
-            return
+        else:
+            self.as_table(node, partial(super().op, node, graph))
+
+    def as_table(self, node: IrNode, write: Callable[[], None]) -> None:
+        """Write a node for all rows, and cut what others read of each."""
         self.flat_twins(node)
         with self.in_flat():
-            super().op(node, graph)
+            write()
         self.cut(node)
 
     def is_part(self, node: OpNode) -> bool:
@@ -191,7 +192,7 @@ class TableLowering(BothLowering):
         for value in node_outputs(node):
             if node not in self.taking.flat:
                 self.flat_of[value] = self.further(value)
-            elif value is not self.decoding.origin(value) and value not in self.taking.shown:
+            elif value is not self.origin(value) and value not in self.taking.shown:
                 self.twin(value)
 
     def cut(self, node: IrNode) -> None:
@@ -214,7 +215,7 @@ class TableLowering(BothLowering):
         value, output = node.value, node.output
         if self.local(output) is not output:
             self.source[self.local(output)] = output
-        if self.taking.kind[self.decoding.origin(value)] == Dependence.SEQUENCE:
+        if self.taking.kind[self.origin(value)] == Dependence.SEQUENCE:
             if node.axis != 1:
                 raise refuse(f"`{value.name or 'a tensor'}` is read both at its new positions and at all of them")
             self.aliases[self.local(output)] = py("{s}.newest({x})", s=self.state, x=self.read(value))
@@ -230,10 +231,11 @@ class TableLowering(BothLowering):
         if output in self.taking.rows and axis == 0 and apart:
             self.in_rows(output, py("{x}[{s}.positions]", x=every, s=self.state))
             return
-        self.flat_twins(node)
-        with self.in_flat():
+
+        def write() -> None:
             self.aliases[self.local(output)] = py(f"{{x}}[{':, ' * axis}{{at}}]", x=every, at=self.of_form(NEW))
-        self.cut(node)
+
+        self.as_table(node, write)
 
     def read_flat(self, value: Value) -> Tree:
         """Read what has no axis of batch."""

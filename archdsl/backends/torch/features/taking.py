@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from enum import Enum, auto
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from archdsl.backends.torch.features.by_row import refuse
 from archdsl.backends.torch.features.decoding import Decoding
@@ -18,11 +18,11 @@ from archdsl.ir.graph import (
     CheckNode,
     CondNode,
     Graph,
-    LoopNode,
     NewestNode,
     Node,
     OnceNode,
     OpNode,
+    ScanNode,
     Value,
     node_outputs,
     operands,
@@ -32,7 +32,7 @@ from archdsl.ir.static import numbers_of
 from archdsl.ir.walk import block_tensors
 from archdsl.passes.flatten import FlatForm, FlatNode, FlatOp, Unrolled
 from archdsl.passes.forms import has, is_time
-from archdsl.passes.kinds import Kind
+from archdsl.passes.kinds import Kind, values_of, without_training
 
 
 class When(Enum):
@@ -57,13 +57,13 @@ def nodes_within(graph: Graph) -> Iterator[Node]:
 
 def inner_graphs(node: Node) -> tuple[Graph, ...]:
     """Graphs inside a node that a step writes node by node."""
-    if isinstance(node, LoopNode):
-        return node.bodies
-    if isinstance(node, OnceNode):
-        return (node.body,)
-    if isinstance(node, CondNode):
-        return (node.otherwise,)
-    return ()
+    return () if isinstance(node, ScanNode) else without_training(node)
+
+
+def handed(call: CallNode) -> list[tuple[Value, Value]]:
+    """The tensors that a block takes, each with that which it is called with."""
+    given = zip(block_tensors(call.block), (*call.inputs, *values_of(call.contexts)), strict=True)
+    return [(inner, outer) for inner, outer in given if outer is not None]
 
 
 def windows(block: Block) -> dict[OpNode, Num | None]:
@@ -81,6 +81,7 @@ class Taking:
         """`appended` are inputs with all positions that the caller appends; the block takes the new ones, too."""
         self.decoding, self.block, self.step = decoding, block, unrolled.block
         self.unrolled, self.kind = unrolled, decoding.step.kinds[unrolled.block]
+        self.origin = decoding.step.origin
         self.copies: dict[Node, list[Node]] = {}
         """Of each node of the block those of the step."""
         self.forms: dict[Value, list[AppendNode | NewestNode]] = {}
@@ -105,7 +106,7 @@ class Taking:
         self.attention: dict[Node, Node] = {}
         """The same of each node between."""
         self.window: dict[OpNode, Num] = {}
-        """Attention of the block, and masks, for the last positions alone: how many these are."""
+        """How many positions attention of the block, or a mask, sees, where these are the last ones alone."""
         self.at_positions: dict[Node, int] = {}
         """What each step makes of its new positions: how many axes its readers have between those of batch and time."""
         self.flatly: set[Node] = set()
@@ -125,15 +126,16 @@ class Taking:
         self.note_flats()
         self.read_flat = {*self.inputs_read_flat()}
         """Inputs that are read for all rows one after another alone: they are given so."""
-        self.same = {
-            v: self.inner(o) for n in nodes_within(block.graph) if isinstance(n, CondNode) for v, o in _given(n)
-        }
+        self.same: dict[Value, Value] = {}
         """What the results of conditions are in a step."""
+        for node in nodes_within(block.graph):
+            if isinstance(node, CondNode):
+                self.same |= {v: o for v, o in zip(node.outputs, node.otherwise.outputs, strict=True) if o is not None}
         leads = (n for n in self.nodes if not decoding.leading.isdisjoint(unrolled.nodes.get(n, ())))
         self.leading = {self.origin(n) for n in leads}
         """What puts places in front of the sequence in the first step, or cuts them off."""
         self.demand_sizes()
-        self.chain = {n for _, chain in self.latent.values() for n in chain}
+        self.chain = {*map(self.origin, self.attention)}
         self.kept: dict[Node, list[AppendNode]] = {}
         """What attention reads alone is appended there."""
         self.own: list[AppendNode] = []
@@ -141,22 +143,16 @@ class Taking:
         self.appended: set[AppendNode] = set()
         """What is appended where it is made."""
         self.note_inputs(appended)
-        whole = {decoding.origin(v) for v in block_tensors(self.step) if self.pattern(v)}
-        self.whole = frozenset(whole - {decoding.origin(a.value) for a in self.own})
+        whole = {self.origin(v) for v in block_tensors(self.step) if self.pattern(v)}
+        self.whole = frozenset(whole - {self.origin(a.value) for a in self.own})
         """What the block is given at all positions."""
-        taken = {decoding.origin(v) for v in block_tensors(self.step)}
+        taken = {self.origin(v) for v in block_tensors(self.step)}
         self.unread = frozenset(v for v in block_tensors(block) if v not in taken)
         """What it is not given in a step."""
         self.callees: dict[Node, Taking] = {n: self.callee(n) for n in self.nodes if self.is_rewritten(n)}
         self.note_kept()
 
     # --- nodes ---
-
-    def origin(self, node: Node) -> Node:
-        """The node of the block that one of the step stands for."""
-        found = self.decoding.step.origins.get(node, node)
-        assert not isinstance(found, Value)
-        return found
 
     def note_nodes(self) -> None:
         """Note what stands for what."""
@@ -165,7 +161,7 @@ class Taking:
         outer: list[Value] = []
         for node in self.nodes:
             if isinstance(node, AppendNode | NewestNode):
-                self.forms.setdefault(self.decoding.origin(node.value), []).append(node)
+                self.forms.setdefault(self.origin(node.value), []).append(node)
             elif isinstance(node, OnceNode):
                 self.once |= {self.origin(n) for n in nodes_within(node.body)}
                 outer += node.outputs
@@ -174,20 +170,20 @@ class Taking:
             tensors += [v for g in inner_graphs(node) for v in g.inputs]
             tensors += [] if isinstance(node, OnceNode) else node_outputs(node)
         for value in tensors:
-            self.standing.setdefault(self.decoding.origin(value), []).append(value)
+            self.standing.setdefault(self.origin(value), []).append(value)
         for own, found in self.standing.items():
             if own not in found:
                 self.shown[found[0]] = own
         for value in block_tensors(self.step):
-            own = self.decoding.origin(value)
+            own = self.origin(value)
             if own is not value and own not in block_tensors(self.step):  # what it is given has its name
                 self.shown |= {value: own, own: replace(own)} if own in self.standing[own] else {}
         for value in outer:
-            self.shown[value] = self.decoding.origin(value)
+            self.shown[value] = self.origin(value)
         is_root = self.unrolled is self.decoding.flat.root
         crossing = self.decoding.crossing
-        late = [v for v in self.step.graph.inputs if is_root and self.decoding.origin(v) not in self.decoding.taken]
-        self.held = [self.decoding.origin(v) for v in (*late, *outer) if self.unrolled.values[v] in crossing]
+        late = [v for v in self.step.graph.inputs if is_root and self.origin(v) not in self.decoding.taken]
+        self.held = [self.origin(v) for v in (*late, *outer) if self.unrolled.values[v] in crossing]
 
     def note_readers(self, graph: Graph) -> None:
         """Note who reads what in a graph of the step."""
@@ -212,7 +208,8 @@ class Taking:
             return When.ALWAYS if least else When.NEVER
         if isinstance(node, CondNode):
             inside = {self.when_computed(n) for n in nodes_within(node.otherwise)} - {When.NEVER}
-            inside |= {self.when_known(v) for v in node.outputs if any(map(self.is_known, node.otherwise.outputs))}
+            known = any(v in self.standing for v in node.otherwise.outputs if v is not None)
+            inside |= {self.when_known(v) for v in node.outputs if known}
             return max(inside, default=When.NEVER, key=lambda w: w.value)
         if node in self.once:
             return When.FIRST
@@ -232,10 +229,6 @@ class Taking:
         kind = self.kind[value]
         return When.ALWAYS if kind == Kind.WEIGHTS else When.FIRST if kind == Kind.ONCE else When.STEP
 
-    def is_known(self, value: Value | None) -> bool:
-        """Whether a step has a tensor of the block."""
-        return value in self.standing
-
     def all_read(self, node: Node) -> bool:
         """Whether a node of the step reads all positions of something."""
         return any(map(self.decoding.flat.of_all, reads(node)))
@@ -252,12 +245,12 @@ class Taking:
             one, origin = flats[-1], self.origin(node)
             if one in by_row.directly:
                 self.at_positions[node] = by_row.directly[one]
-            self.flatly |= {node} if any(f in by_row.flatly for f in flats) else set()
-            self.flat |= {node} if all(f in by_row.flat for f in flats) else set()
+            if any(f in by_row.flatly for f in flats):
+                self.flatly.add(node)
+            if all(f in by_row.flat for f in flats):
+                self.flat.add(node)
             if isinstance(origin, OpNode) and all(f in decoding.windows for f in flats):
-                seen = origin.op.window(origin)
-                assert seen is not None
-                self.window[origin] = seen[1]
+                self.window[origin] = decoding.windows[one]
             if by_row.is_by_length(one) and one not in by_row.flat:
                 self.by_length.add(node)
             self.note_latent(node, one)
@@ -269,8 +262,8 @@ class Taking:
 
     def demand_sizes(self) -> None:
         """Raise ArchError E0504 for an op of a step that is told how many positions there are with those in front."""
-        for node in self.nodes if self.decoding.led else ():
-            moving = all(self.kind[self.decoding.origin(v)] == Kind.SEQUENCE for v in node_outputs(node))
+        for node in self.nodes if self.decoding.step.led else ():
+            moving = all(self.kind[self.origin(v)] == Kind.SEQUENCE for v in node_outputs(node))
             if isinstance(node, OpNode) and self.origin(node) not in self.leading and moving:
                 for n in numbers_of(node.options):
                     name = n.expr.name if isinstance(n.expr, Var) else None
@@ -278,15 +271,14 @@ class Taking:
                         raise refuse(f"`{node.op.name}` is given the length `{expr_text(n.expr)}`", node.span)
 
     def inner(self, value: Value) -> Value:
-        """What a result of a condition is in a step."""
-        for node in nodes_within(self.block.graph):
-            if isinstance(node, CondNode) and value in node.outputs:
-                return self.inner(dict(_given(node))[value])
+        """What a tensor is in a step, where it is the result of a condition."""
+        while value in self.same:
+            value = self.same[value]
         return value
 
     def instead(self, node: Node) -> dict[Value, Value]:
         """Results of conditions that a node of the block reads, by what they are in a step."""
-        return {self.same[v]: v for v in operands(node) if v in self.same}
+        return {self.inner(v): v for v in operands(node) if v in self.same}
 
     def inputs_read_flat(self) -> Iterator[Value]:
         """Yield the inputs that are read for all rows one after another alone."""
@@ -304,7 +296,7 @@ class Taking:
         chain = (self.origin(n.node) for n in latent.chain)
         if len(base) < len(latent.base):
             raise refuse(f"`{self.block.name}` reads keys that follow from what another block makes")
-        self.latent[node] = base, tuple(n for n in chain if isinstance(n, OpNode))
+        self.latent[node] = base, tuple(chain)
         self.attention |= {c.node: node for c in latent.chain}
 
     def note_places(self, node: Node, flat: FlatNode) -> None:
@@ -323,7 +315,7 @@ class Taking:
     # --- what is kept ---
 
     def note_kept(self) -> None:
-        """Note where what is kept is appended."""
+        """Note at which node each tensor that is kept is appended."""
         for node in (*self.own, *self.nodes):
             if not isinstance(node, AppendNode):
                 continue
@@ -339,7 +331,7 @@ class Taking:
                 continue
             self.appended.add(node)
             if node.value in block_tensors(self.step) and self.readers[node.value] == [node]:
-                self.shown[node.output] = self.decoding.origin(node.value)
+                self.shown[node.output] = self.origin(node.value)
 
     def times(self, node: Node) -> int:
         """How often a node is computed in a call of the block: in a loop, once for each turn."""
@@ -350,7 +342,7 @@ class Taking:
         """Note what gives the inputs that the block takes in two forms: what follows tokens is appended, and of what is
         made of positions the new ones are taken."""
         for own in block_tensors(self.block):
-            found = [v for v in block_tensors(self.step) if self.decoding.origin(v) is own]
+            found = [v for v in block_tensors(self.step) if self.origin(v) is own]
             if len(found) < 2:
                 continue
             new, every = sorted(found, key=lambda v: len(self.pattern(v)))
@@ -360,12 +352,14 @@ class Taking:
                 self.own.append(node)
                 self.forms.setdefault(own, []).append(node)
                 continue
-            rows = NewestNode(every, new, axis, own.span)
+            rows = NewestNode(every, new, axis, span=own.span)
             self.forms.setdefault(own, []).append(rows)
             self.shown |= {every: own, new: replace(own)}
             maker = self.decoding.flat.makers.get(self.unrolled.values[new])
-            self.flatly |= {rows} if maker in self.decoding.by_row.flatly else set()
-            self.flat |= {rows} if maker in self.decoding.by_row.flat else set()
+            if maker in self.decoding.by_row.flatly:
+                self.flatly.add(rows)
+            if maker in self.decoding.by_row.flat:
+                self.flat.add(rows)
 
     def is_alone(self, value: Value, call: CallNode) -> bool:
         """Whether a block that is called is all that reads a tensor, once."""
@@ -375,14 +369,8 @@ class Taking:
 
     def appends(self, call: CallNode, value: Value) -> bool:
         """Whether a block that is called appends something itself."""
-        given = zip((*call.inputs, *call.contexts), self.given(call.block), strict=True)
         inner = {a.output for a in self.callees[call].own}
-        return any(outer is value and v in inner for outer, v in given)
-
-    @staticmethod
-    def given(block: Block) -> list[Any]:
-        """The tensors and handles that a block is called with."""
-        return [*block.graph.inputs, *(c.value for c in block.contexts)]
+        return any(outer is value and v in inner for v, outer in handed(call))
 
     # --- calls ---
 
@@ -392,15 +380,12 @@ class Taking:
 
     def callee(self, node: CallNode) -> Taking:
         """That of a call; in a loop, of all of its iterations."""
-        origin = self.origin(node)
-        assert isinstance(origin, CallNode)
-        given = zip((*node.inputs, *node.contexts), self.given(node.block), strict=True)
-        appended = frozenset(v for outer, v in given if isinstance(outer, Value) and not self.is_alone(outer, node))
-        found = [Taking(self.decoding, origin.block, call, appended) for call in self.unrolled.calls.get(node, ())]
-        first = found[0]
-        if any(f.signature() != first.signature() for f in found[1:]):
-            raise refuse(f"`{first.block.name}` is called in a loop whose iterations keep different things")
-        return first
+        appended = frozenset(v for v, outer in handed(node) if not self.is_alone(outer, node))
+        block, calls = self.origin(node).block, self.unrolled.calls.get(node, ())
+        found = [Taking(self.decoding, block, call, appended) for call in calls]
+        if len({f.signature() for f in found}) > 1:
+            raise refuse(f"`{block.name}` is called in a loop whose iterations keep different things")
+        return found[0]
 
     def signature(self) -> Hashable:
         """Equal for calls of one block that are taken alike."""
@@ -436,10 +421,3 @@ class Taking:
     def pattern(self, value: Value) -> tuple[int, ...]:
         """The axes of a tensor of the step along which it has all positions."""
         return tuple(self.decoding.flat.of_all(value))
-
-
-def _given(node: CondNode) -> Iterator[tuple[Value, Value]]:
-    """Each result of a condition with what it is where the model is not trained."""
-    for outer, value in zip(node.outputs, node.otherwise.outputs, strict=True):
-        assert value is not None
-        yield outer, value
