@@ -12,7 +12,7 @@ from archdsl.diagnostics import ArchError
 from archdsl.frozen import Entity
 from archdsl.ir.dims import Symbol
 from archdsl.ir.graph import Model, Value
-from archdsl.passes.forms import has, is_time, refuse, shown
+from archdsl.passes.forms import has, in_front, is_time, refuse, shown
 
 
 class DecodedSequence(Entity):
@@ -87,6 +87,16 @@ def _time(model: Model, output: Value) -> Symbol:
                     f"`{model.name}` cannot be decoded step by step: {shown(output)}, its output, grows along two axes"
                 )
             return symbol
+    lengths = [d for _, v in model.inputs for d in v.shape[1:]]
+    for axis, d in enumerate(shape):
+        front = next((n for s in d.symbols if any(is_time(t, s) for t in lengths) and (n := in_front(d, s))), 0)
+        if axis and front:
+            raise refuse(
+                f"`{model.name}` cannot be decoded step by step: {shown(output)}, its output, still has the {front} "
+                "places in front of the sequence",
+                output.span,
+                help=f"cut them off before the head: `x[{':, ' * axis}{front}:]`",
+            )
     raise refuse(
         f"`{model.name}` has no output that follows the positions of a sequence, so there is nothing to decode",
         help="decoding is for models whose output is [batch, time, …], such as those with the head `lm`",

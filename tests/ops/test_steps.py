@@ -587,6 +587,19 @@ def test_what_a_block_reads_at_its_new_positions_and_at_all_is_kept_once(result:
     assert max(found.values()) < 1e-5, found
 
 
+@pytest.mark.parametrize(("cut", "said"), [("x", r"has the 3 places.*`x\[:, 3:\]`"), ("x[:, 1:]", r"has the 2 places")])
+def test_places_in_front_that_nothing_cuts_off_are_told(cut: str, said: str) -> None:
+    model = archdsl.load(
+        text=f"""model m(tokens: token[batch, time]) {{
+          param own: [1, 3, 8] = normal(1)
+          x = concat(own -> expand(0, batch), tokens -> embedding(16, 8), axis: 1) -> mha(heads: 2, mask: causal)
+          return {cut} -> linear(16)
+        }}"""
+    )
+    with pytest.raises(ArchError, match=f"(?s)E0504.*{said}"):
+        differences(model)
+
+
 def test_what_a_scan_makes_is_kept_for_several_readers() -> None:
     model = positions_model(f"{KEPT} + sdpa(x, z, z, mask: causal)", "x + y")
     found = differences(model) | torch_differences(model)
