@@ -54,3 +54,14 @@ def stop_if_asked() -> None:
     """Raise again what a handler has raised and something has dropped."""
     if _asked is not None:
         raise _asked
+
+
+@contextlib.contextmanager
+def heeded() -> Iterator[None]:
+    """Where what is done within fails after it was asked to end, raise that it was: C code may turn what a handler has
+    raised into an error of its own, as in an import of NumPy."""
+    try:
+        yield
+    except Exception:
+        stop_if_asked()
+        raise

@@ -334,6 +334,29 @@ def test_stopped_in_an_import(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (130, "archdsl: interrupted\n")
 
 
+REPLACED = """
+import signal
+from archdsl.cli import frame
+
+@frame.command("stopped", "Compile and run")
+def stopped() -> None:
+    try:
+        signal.raise_signal(signal.{signal_})
+    except BaseException:
+        raise ImportError("numpy failed to import")
+
+frame.main()
+"""
+
+
+@pytest.mark.parametrize(("signal_", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_stopped_where_an_error_takes_its_place(signal_: str, status: int, tmp_path: Path) -> None:
+    """C code may turn what the handler has raised into an error of its own, as in an import."""
+    (tmp_path / "stopped.py").write_text(REPLACED.format(signal_=signal_))
+    done = subprocess.run([sys.executable, "-m", "stopped", "stopped"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (status, "archdsl: interrupted\n" if status == 130 else "")
+
+
 AT_EACH_MOMENT = """
 import os, shutil, signal, sys
 from pathlib import Path

@@ -18,7 +18,7 @@ from archdsl.cli.busy import busy
 from archdsl.diagnostics import REPORT, ArchError, Diagnostic, InternalError, nearest
 from archdsl.diagnostics.exhausted import exhausted
 from archdsl.diagnostics.source import printable
-from archdsl.signals import TerminatedError, watch
+from archdsl.signals import TerminatedError, heeded, watch
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -162,8 +162,9 @@ def command(name: str, panel: str) -> Callable[[Callable[P, int | None]], Callab
 
 def _status(work: Callable[[], int | None]) -> int:
     try:
-        status = work() or FINE
-        sys.stdout.flush()
+        with heeded():
+            status = work() or FINE
+            sys.stdout.flush()
         return status
     except ArchError as problem:
         show_diagnostics(problem.diagnostics)
