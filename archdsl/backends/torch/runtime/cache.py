@@ -28,14 +28,14 @@ class Cache:
         self.keys = torch.arange(self.end, device=x.device)
         self.rows = torch.arange(x.size(0), device=x.device)[:, None]
         later = not self.first and (self.static or self.positions.numel() > 1)  # some keys are later than a position
-        self.mask = self.keys <= self.positions[:, None, :, None] if later else None
+        self.mask = torch.arange(self.end, device=x.device) <= self.positions[:, None, :, None] if later else None
 
     def lead(self, count: int) -> None:
         """Let so many places stand in front of the tokens: the first step computes them, too."""
         self.front = count
         if self.first:
             self.capacity, self.start, self.end = self.capacity + count, self.start + count, self.end + count
-            self.keys = torch.arange(self.end, device=self.keys.device)
+            self.keys = torch.arange(self.end, device=self.rows.device)
             self.positions = self.keys[None]
 
     @property
@@ -46,7 +46,7 @@ class Cache:
     @property
     def real(self) -> Tensor:
         """Return which positions are tokens [batch, all]: all that any position attends to."""
-        return torch.ones(len(self.rows), self.end, dtype=torch.bool, device=self.keys.device)
+        return torch.ones(len(self.rows), self.end, dtype=torch.bool, device=self.rows.device)
 
     def newest(self, x: Tensor) -> Tensor:
         """Return the new positions of x [batch, all, …]."""
