@@ -17,12 +17,14 @@ from zoo.tiny import graph, inputs, module
 
 import archdsl
 from archdsl.api import to_torch
+from archdsl.backends.torch import Extras, emit
 from archdsl.diagnostics import ArchError
 from archdsl.estimates.dtypes import Dtype
 from archdsl.estimates.memory import KeptMemory, Memory, Optimizer, estimate
 from archdsl.ir.graph import Model
 from archdsl.ir.masks import Mask, ahead, behind, both, complement, either
 from archdsl.passes.step import stepped
+from archdsl.run.load import load_source
 
 BATCH, TIME = 2, 16
 
@@ -256,6 +258,27 @@ def test_decode_state_of_a_narrow_type(name: str) -> None:
 @pytest.mark.parametrize("layer", ["mha(heads: 2, mask: causal)", "gru(8)", "mha(heads: 2, mask: causal & window(4))"])
 def test_decode_state_of_places_in_front(layer: str) -> None:
     check_decoding(behind_memory(layer))
+
+
+def test_pytorch_keeps_once_what_a_caller_has_appended() -> None:
+    """A block two calls further in takes the new positions and all of what is appended above."""
+    model = tiny(
+        """block decayed(u: [batch, time, 4], v: [batch, time, 4]) -> [batch, time, 4] {
+          t = indices(time)
+          w = where(unsqueeze(t, 0) <= unsqueeze(t, 1), exp(-0.3 * (unsqueeze(t, 1) - unsqueeze(t, 0))), 0)
+          return u + matmul(w -> cast(float), v)
+        }
+        block inner(x: [batch, time, 4]) -> [batch, time, 4] { return decayed(x, x) }
+        block outer(x: [batch, time, 4]) -> [batch, time, 4] { return inner(x) }
+        model m(tokens: token[batch, time]) {
+          x = tokens -> embedding(16, 4)
+          return (decayed(x, x) + outer(x)) -> linear(16)
+        }"""
+    )
+    stepping = load_source(emit(model, Extras(frozenset({"generate"}))))()
+    cache = stepping.forward.__globals__["Cache"](TIME)
+    stepping(torch.zeros(BATCH, TIME, dtype=torch.long), cache=cache)
+    assert sum(x.nbytes for entry in cache.entries for x in entry) == memory(model).decode_state
 
 
 @pytest.mark.slow

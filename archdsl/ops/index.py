@@ -379,15 +379,18 @@ class Shift(Primitive):
     def states(self, node: OpNode) -> Sequence[State]:
         """The last positions; before the first one, `fill`."""
         x, axis, by = node.tensor(0), axis_index(node), number(node, "by")
-        if x.is_bool or int(by) < 0 or axis == 0:
+        if int(by) < 0 or axis == 0:
             return ()
         return (State("shifted", replaced(x.shape, axis, by), x.dtype, axis),)
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         axis, rank, fill, by = axis_index(node), node.tensor(0).rank, number(node, "fill"), int(number(node, "by"))
-        before = past[0] if equals(fill, 0) else g.Where(g.first, fill, past[0])  # a runtime feeds zeros at first
-        both = g.Concat(before, g.gated(g.arg(0), fill, rank, axis), axis=axis)
-        return g.Slice(both, [0], [-by], [axis]), [g.tail(both, by, rank, axis)]
+        kind = node.tensor(0).dtype
+        x, before = (g.cast(v, "int32") if kind == "bool" else v for v in (g.arg(0), past[0]))  # for `Where`
+        before = before if equals(fill, 0) else g.Where(g.first, fill, before)  # a runtime feeds zeros at first
+        both = g.Concat(before, g.gated(x, fill, rank, axis), axis=axis)
+        y, last = g.Slice(both, [0], [-by], [axis]), g.tail(both, by, rank, axis)
+        return (g.cast(y, kind), [g.cast(last, kind)]) if kind == "bool" else (y, [last])
 
     def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
         axis, by = axis_index(node), int(number(node, "by"))

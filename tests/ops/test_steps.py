@@ -86,6 +86,8 @@ STEPPED = {
     "shift": "x + (x -> shift(2, fill: 0.5))",
     "shift, filled with much": "x + exp(x -> shift(3, fill: -1e30))",
     "shift, filled with the most": "x + 1 / (x -> shift(fill: 3.4e38))",
+    "shift of truths": "where(unsqueeze((tokens > 9) -> shift(2), 2), x, -x)",
+    "shift of truths, filled": "where(unsqueeze((tokens > 9) -> shift(3, fill: 1), 2), x, -x)",
     "shift of tokens": "tokens -> shift(2, fill: 29) -> embedding(vocab, 8) as previous",
     "cumsum": "x + (x -> cumsum(axis: 1))",
     "cumprod": "x + (sigmoid(x) -> cumprod(axis: 1))",

@@ -362,7 +362,9 @@ class Taking:
                 self.flat.add(rows)
 
     def is_alone(self, value: Value, call: CallNode) -> bool:
-        """Whether a block that is called is all that reads a tensor, once."""
+        """Whether a block that is called is all that reads a tensor, once, and nobody before it has appended that."""
+        if value in block_tensors(self.step) and all(a.output is not value for a in self.own):
+            return False
         forms = (f for each in self.forms.values() for f in each if f.output is value)
         times = (self.times(f) == self.times(call) for f in forms)
         return self.readers[value] == [call] and (*call.inputs, *call.contexts).count(value) == 1 and all(times)
