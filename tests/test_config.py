@@ -429,6 +429,12 @@ def test_a_part_of_a_size_is_a_quotient_of_integers(size: str, shown: str) -> No
         own(n=7)
 
 
+@pytest.mark.parametrize(("size", "shown"), [("2 * (4 / 2)", "4"), ("8 * 0.5", "4")])
+def test_a_quotient_of_numbers_is_worked_out(size: str, shown: str) -> None:
+    source = emit(archdsl.load(text=f"model m(x: [batch, time, 4]) {{ return x * ones(batch, 1, {size}) }}"))
+    assert f"torch.ones(x.size(0), 1, {shown}, " in source
+
+
 @pytest.mark.parametrize("demanded", [True, False])
 @pytest.mark.parametrize("size", ["n / k * (n / k) + 1", "(2 * (n / k) - 1) ** 2", "n / k * k", "abs(n / k - 9)"])
 def test_a_quotient_that_is_demanded_to_be_whole_is_one_of_integers(size: str, demanded: bool) -> None:

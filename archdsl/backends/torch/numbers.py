@@ -131,7 +131,11 @@ class Numbers:
     def short(self, n: Num, real: bool = False) -> NumberLeaf:
         """A number of the block as a leaf, spelled as short as it goes. With `real` it stands where it may be a
         fraction: of sizes that only the running model knows it may be one for another Config."""
-        expr = dims.shortest(n.expr, self.block.local) if dims.free_names(n.expr) else n.expr
+        expr = n.expr
+        if dims.free_names(expr):
+            expr = dims.shortest(expr, self.block.local)
+        elif isinstance(n.value, int) and not dims.is_integral(expr, lambda _: True):
+            expr = dims.literal(n.value)
         whole = isinstance(n.value, Poly) and dims.is_size_like(n.value) and self._runs_whole(n.expr)
         return NumberLeaf(expr, n.value, real and not whole)
 
