@@ -209,3 +209,23 @@ def test_what_layers_of_several_names_read_is_called_after_them(layers: str, fea
     # One name alone, or one reader for both, is as it was.
     one = archdsl.torch_source(text=text.replace("window(5)", "window(3)").replace("1000", "100"), features=features)
     assert {*re.findall(r"(\w+_)?(?:mask|rope) = ", one[one.index("class M(") :])} <= {"", "attention_"}
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "lines"),
+    [
+        ("h", "h", ["return self.down(F.gelu(self.up(x)))"]),
+        ("hidden", "hidden", ["hidden = F.gelu(self.up(x))", "return self.down(hidden)"]),
+        ("h", "h * h", ["h = F.gelu(self.up(x))", "return self.down(h * h)"]),
+    ],
+)
+def test_what_a_spec_calls_h_has_a_statement_where_several_read_it(name: str, read: str, lines: list[str]) -> None:
+    """Whatever has no name is called `h`, too; any other name of the spec is kept."""
+    text = f"""
+        block wide(x: [batch, time, width]) -> [batch, time, width] {{
+          {name} = x -> linear(2 * width) as up -> gelu
+          return ({read}) -> linear(width) as down
+        }}
+        model m(width = 8)(x: [batch, time, width]) {{ return x -> wide }}"""
+    source = archdsl.torch_source(text=text)
+    assert "Tensor:\n" + "".join(f"        {line}\n" for line in lines) in source

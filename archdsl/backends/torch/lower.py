@@ -520,7 +520,7 @@ class Lowering:
             self.aliases[value] = tree  # it has a name already
             return
         is_output = any(o is value for o in graph.outputs) and graph is self.block.graph
-        nested = is_output or not (value.user_named and value.name)
+        nested = is_output or not value.user_named or value.name in ("", "h")  # `h` says no more than no name
         self.put(Bind((value,), tree, nested, always, whole, self.note(value, node)))
 
     def note_hints(self, node: OpNode) -> None:

@@ -86,8 +86,7 @@ class MaskedLM(nn.Module):
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:
-        h = self.norm(F.gelu(self.dense(x), approximate="tanh"))
-        return F.linear(h, token_embedding) + self.bias
+        return F.linear(self.norm(F.gelu(self.dense(x), approximate="tanh")), token_embedding) + self.bias
 
 
 class AlbertBase(nn.Module):

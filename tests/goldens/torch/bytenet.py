@@ -42,9 +42,8 @@ class EncoderReluBlock(nn.Module):
         self.widen = nn.Linear(width // 2, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.narrow(F.relu(self.layernorm(x)))
-        h = self.conv1d(F.relu(self.layernorm_2(h)).transpose(1, 2)).transpose(1, 2)
-        return x + self.widen(F.relu(self.layernorm_3(h)))
+        h = F.relu(self.layernorm_2(self.narrow(F.relu(self.layernorm(x)))))
+        return x + self.widen(F.relu(self.layernorm_3(self.conv1d(h.transpose(1, 2)).transpose(1, 2))))
 
 
 class DecoderReluBlock(nn.Module):
@@ -63,8 +62,7 @@ class DecoderReluBlock(nn.Module):
         self.widen = nn.Linear(width // 2, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.narrow(F.relu(self.layernorm(x)))
-        h = F.relu(self.layernorm_2(h))
+        h = F.relu(self.layernorm_2(self.narrow(F.relu(self.layernorm(x)))))
         h = self.conv1d(F.pad(h.transpose(1, 2), (self.dilation * (self.kernel - 1), 0))).transpose(1, 2)
         return x + self.widen(F.relu(self.layernorm_3(h)))
 

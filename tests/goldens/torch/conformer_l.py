@@ -128,10 +128,8 @@ class ConvolutionModule(nn.Module):
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = F.glu(self.widen(self.layernorm(x)))
-        h = self.depthwise(h.transpose(1, 2)).transpose(1, 2)
-        h = F.silu(self.batchnorm(h.transpose(1, 2)).transpose(1, 2))
-        return self.dropout(self.narrow(h))
+        h = self.depthwise(F.glu(self.widen(self.layernorm(x))).transpose(1, 2)).transpose(1, 2)
+        return self.dropout(self.narrow(F.silu(self.batchnorm(h.transpose(1, 2)).transpose(1, 2))))
 
 
 class ConformerLayer(nn.Module):

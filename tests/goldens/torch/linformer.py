@@ -112,8 +112,7 @@ class MaskedLM(nn.Module):
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, token_embedding: Tensor) -> Tensor:
-        h = self.norm(F.gelu(self.dense(x)))
-        return F.linear(h, token_embedding) + self.bias
+        return F.linear(self.norm(F.gelu(self.dense(x))), token_embedding) + self.bias
 
 
 class Linformer(nn.Module):

@@ -65,8 +65,7 @@ class DilatedLayer2(nn.Module):
     def forward(self, x: Tensor, skips: Tensor) -> tuple[Tensor, Tensor]:
         filter_ = self.filter(F.pad(x.transpose(1, 2), (self.dilation * (self.kernel - 1), 0))).transpose(1, 2)
         opened = self.gate(F.pad(x.transpose(1, 2), (self.dilation * (self.kernel - 1), 0))).transpose(1, 2)
-        h = torch.tanh(filter_) * torch.sigmoid(opened)
-        return x, skips + self.skip(h)
+        return x, skips + self.skip(torch.tanh(filter_) * torch.sigmoid(opened))
 
 
 class Wavenet(nn.Module):
@@ -134,5 +133,4 @@ class Wavenet(nn.Module):
         for i in range(3):
             for layer in self.layers[10 * i : 10 * (i + 1)]:
                 x, skips = layer(x, skips)
-        h = F.relu(self.post(F.relu(skips)))
-        return self.head(h)
+        return self.head(F.relu(self.post(F.relu(skips))))

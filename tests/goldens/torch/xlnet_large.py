@@ -188,13 +188,13 @@ class XlnetLarge(nn.Module):
 
     def forward(self, tokens: Tensor, segments: Tensor, order: Tensor, targets: Tensor) -> Tensor:
         apart = segments.unsqueeze(1) != segments.unsqueeze(2)
-        h = self.dropout(self.words(tokens))
-        h_2 = (
+        h = (
             self.mask.unflatten(0, (1, 1, self.config.width))
             .expand(tokens.size(0), -1, -1)
             .expand(-1, targets.size(1), -1)
         )
-        g = self.dropout(h_2)
+        g = self.dropout(h)
+        h = self.dropout(self.words(tokens))
         for block in self.blocks:
             h, g = block(h, apart, order, g, targets)
         return self.head(F.linear(self.dropout(g), self.words.weight))
