@@ -661,6 +661,18 @@ def test_a_cache_has_nothing_that_is_not_read(name: str) -> None:
         assert any(called == ast.unparse(n).rpartition(".")[2] for n in read if n not in itself), called
 
 
+@pytest.mark.parametrize("name", ["mamba:mamba_130m", "rwkv7:rwkv7_0_1b", "gated_deltanet:gated_deltanet_1_3b"])
+@pytest.mark.parametrize("static", [False, True])
+def test_states_hold_no_more_of_a_prompt_than_they_are(name: str, static: bool) -> None:
+    """The last position of all as a view would keep the others, in every layer."""
+    module = compiled(graph(name))
+    state = state_of(module, 9, static=static)
+    with torch.no_grad():
+        module(torch.ones(1, 8, dtype=torch.long), cache=state)
+    kept = [t for entry in state.entries for t in entry]
+    assert [t.untyped_storage().nbytes() for t in kept] == [t.nbytes for t in kept]
+
+
 def test_a_result_that_no_step_reads_is_not_computed() -> None:
     text = emit(archdsl.load(text=SUMMED_UP), GENERATE)
     assert "if cache is None else None" in text

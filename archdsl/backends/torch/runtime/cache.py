@@ -90,7 +90,7 @@ class Cache:
             for state, tensor in zip(self.last_state, tensors):
                 state.copy_(tensor)
         else:
-            self.last_state[:] = [t.clone() for t in tensors] if self.static else tensors
+            self.last_state[:] = [t.clone() for t in tensors] if self.first else tensors  # views hold all of a prompt
 
     def last(self, window: int) -> Tensor:
         """Return the positions of the keys that `update_window` gives [1 or batch, keys]; of an empty slot, the end."""
