@@ -1,4 +1,5 @@
-"""`inf` is a number among tensors, in both back ends, and is refused wherever a size or an option stands."""
+"""`inf` is a number among tensors and what fills new places, in both back ends; it is refused as a size and as any other
+option."""
 
 from pathlib import Path
 
@@ -20,7 +21,7 @@ MODEL = "model m(x: [batch, time, 8]) {{\n  {}\n}}\n"
         "return x -> linear(inf)",
         "return x -> linear(8, init: normal(inf))",
         "for i in inf { x = x + 1 } return x",
-        "return x -> pad(2, value: -inf)",
+        "return x -> pad(-inf)",
         "return x -> softmax(axis: -inf)",
         "return x -> dropout(inf)",
         'return x -> rearrange("b t (n d) -> b t n d", n: inf)',
@@ -35,7 +36,7 @@ MODEL = "model m(x: [batch, time, 8]) {{\n  {}\n}}\n"
         "let p = inf return x -> layernorm(eps: p)",
     ],
 )
-def test_no_size_and_no_option_is_infinite(body: str) -> None:
+def test_no_size_and_no_other_option_is_infinite(body: str) -> None:
     (found,) = [d for d in archdsl.check(text=MODEL.format(body)) if d.is_error]
     assert found.code == "E0203"
     assert "inf`" in found.message
@@ -58,7 +59,9 @@ block clipped(fill = -inf)(x: [batch, time, width]) -> [batch, time, width] {
   }
   z = where(x > 0, x, low) -> minimum(high) -> exp
   w = where(x > 0, x, fill) -> exp -> minimum(1)
-  return y + z + w + exp(bias) + where(x > -inf, x, - -inf) + exp(x - inf)
+  best = x -> pad(2, axis: -1, value: low) -> max(keep: true)
+  before = exp(x -> shift(2, fill: fill)) -> minimum(1)
+  return y + z + w + (best + before) * 0.1 + exp(bias) + where(x > -inf, x, - -inf) + exp(x - inf)
 }
 
 model m {

@@ -34,6 +34,8 @@ def coerce(value: Any, kind: str | None, default_none: bool, what: str, span: Sp
     if kind is None or (value is None and (default_none or kind in ("block", "position", "scheme"))):
         return value
     words, test = KINDS[kind]
+    if kind == "filling":
+        value = as_operand(value)
     if kind == "word":
         name = getattr(value, "rule", None) or getattr(value, "name", None)
         if isinstance(name, str) and not isinstance(value, SharedModule):
@@ -99,6 +101,7 @@ KINDS: dict[str, tuple[str, Any]] = {
     "size": ("a whole number", lambda v: isinstance(v, Num)),
     "int": ("a whole number", lambda v: isinstance(v, Num)),
     **{kind: ("a number", lambda v: isinstance(v, Num)) for kind in NUMBERS},
+    "filling": ("a number, `inf` or `-inf`", lambda v: isinstance(v, Num)),
     "bool": ("`true` or `false`", lambda v: isinstance(v, bool)),
     "string": ("a string", lambda v: isinstance(v, str)),
     "word": ("a word", lambda v: isinstance(v, EnumValue)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from math import isinf
 from typing import Any, ClassVar
 
 from archdsl.ir.dims import Num, Poly, Shape, binary, free_names, neg, num, shape_text
@@ -321,7 +322,8 @@ def demand_filling(call: Application, option: str) -> None:
     """What fills new positions, usually 0. Raises E0204 for a fraction among whole numbers."""
     value = call.size(option)
     usual(call, **{option: 0})
-    if not call.tensor(0).is_float and not call.is_whole(value):
+    infinite = value.static and isinf(value)
+    if not call.tensor(0).is_float and (infinite or not call.is_whole(value)):
         text = f"{format_name(call.tensor(0))} holds whole numbers, which {value} is not"
         raise call.error("E0204", text, option=option)
 
@@ -335,7 +337,7 @@ class Shift(Primitive):
     passes = 0
     fills = True
     neutral = ("by", 0)
-    signature = "shift(by: int = 1, axis: int = 1, fill: number = 0)(x: [...]) -> [...]"
+    signature = "shift(by: int = 1, axis: int = 1, fill: filling = 0)(x: [...]) -> [...]"
     examples = shown(
         "x -> shift",
         "x -> shift(2, fill: 0.5)",
@@ -422,11 +424,12 @@ class Pad(Primitive):
 
     passes = 0
     fills = True
-    signature = "pad(before: int = 0, after: int = 0, axis: int = 1, value: number = 0)(x: [...]) -> [...]"
+    signature = "pad(before: int = 0, after: int = 0, axis: int = 1, value: filling = 0)(x: [...]) -> [...]"
     examples = shown(
         "x -> pad(2)",
         "x -> pad(1, 2, axis: -1, value: -0.5)",
         "x -> pad(after: 3)",
+        "x -> pad(1, axis: -1, value: -inf) -> softmax",
         "ids -> pad(before: 1, value: 4)  # ids: int[2, 5]",
     )
 

@@ -133,7 +133,7 @@ class Forms:
                 raise behind(node, f"makes pairs of {value.shape[axis]} positions")
             if not (front or _linear(value.shape[axis], self.time)):
                 given = isinstance(node, OpNode) and any(has(n, self.time) for n in numbers_of(node.options))
-                help_ = "with a fixed number it has a step, of sequences that are at least as long" if given else ""
+                help_ = "with a fixed number it has a step, of sequences that are as long, which `pad` makes of shorter ones" if given else ""
                 raise blame(node, f"makes an axis of {value.shape[axis]} positions", help_)
         if len(axes) > 2:
             raise blame(node, "makes a tensor with three axes of time")

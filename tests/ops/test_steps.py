@@ -86,6 +86,7 @@ STEPPED = {
     "shift": "x + (x -> shift(2, fill: 0.5))",
     "shift, filled with much": "x + exp(x -> shift(3, fill: -1e30))",
     "shift, filled with the most": "x + 1 / (x -> shift(fill: 3.4e38))",
+    "shift, filled with minus infinity": "x + exp(x -> shift(2, fill: -inf))",
     "shift of truths": "where(unsqueeze((tokens > 9) -> shift(2), 2), x, -x)",
     "shift of truths, filled": "where(unsqueeze((tokens > 9) -> shift(3, fill: 1), 2), x, -x)",
     "shift of tokens": "tokens -> shift(2, fill: 29) -> embedding(vocab, 8) as previous",
@@ -137,6 +138,7 @@ STEPPED = {
     "rows of heads merged": "q -> transpose(1, 2) -> flatten(0, 1) -> tanh -> unflatten(0, batch, time) -> flatten(2)",
     "rows of numbers merged": "x -> mean(axis: -1) -> flatten(0, 1) -> unflatten(0, batch, time) -> unsqueeze(-1)",
     "scores of the best": "matmul(softmax(where((p < best[..., 2:]) | (j > i), -inf, p)), x) + best[..., :1]",
+    "more of the best keys than there are": "x -> mha(heads: 2, mask: causal, normalize: top_keys(6))",
     "scores with a table of keys": "softmax(where(j <= i, p + w[:time], -inf)) -> matmul(x)",
     "scores of earlier queries": """softmax(where(j <= i, p, -inf) - (where((j <= i) & (j < i), relu(p), 0)
         -> shift(1, axis: 1) -> cumsum(axis: 1))) -> matmul(x)""",
