@@ -62,7 +62,7 @@ from archdsl.weights.initialization import (
 from archdsl.weights.safetensors import many_matrices
 
 DRAW_PARTS = '''
-"""Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+"""Initialize every weight; call it after `to_empty()` if the model was built on the meta device."""
 for module in reversed([*self.modules()]):
     if reset := getattr(module, "reset_parameters", None):
         reset()

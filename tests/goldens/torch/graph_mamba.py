@@ -37,7 +37,7 @@ def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
         states.append(a_t * states[-1] + b_t)
         products.append(a_t * products[-1])
 
-    # The state after a chunk, from 2, 4, 8, … chunks; a fixed number of turns, so that time can be any when exported.
+    # The state after a chunk, from 2, 4, 8, … chunks; always 16 iterations, so that time can be any when exported.
     carry, factor = states[-1], products[-1]
     chunk = torch.arange(carry.size(1), device=b.device)
     for distance in (2**i for i in range(16)):
@@ -179,7 +179,7 @@ class GraphMamba(nn.Module):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        """Initialize every weight; call it after `to_empty()` if the model was built on the meta device."""
         for module in reversed([*self.modules()]):
             if reset := getattr(module, "reset_parameters", None):
                 reset()

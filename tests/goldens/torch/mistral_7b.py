@@ -161,7 +161,7 @@ class Mistral7B(nn.Module):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Draw every weight; call it after `to_empty()` if the model was built on the meta device."""
+        """Initialize every weight; call it after `to_empty()` if the model was built on the meta device."""
         for module in reversed([*self.modules()]):
             if reset := getattr(module, "reset_parameters", None):
                 reset()

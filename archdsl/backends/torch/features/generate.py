@@ -57,7 +57,7 @@ def stream(
     stop: Iterable[int] = (),
     compiled: bool = False,
 ) -> Iterator[Tensor]:
-    """Yield the tokens [batch] that continue prompts [batch, time], until every row repeats one of `stop`.
+    """Yield the tokens [batch] that continue prompts [batch, time], until every row has ended with one of `stop`.
     `attention_mask` is False at padding, on either side. `compiled` compiles the step.{shared}"""
     allowed = max_new_tokens >= 0, temperature >= 0, top_k is None or top_k >= 1, top_p is None or 0 < top_p <= 1
     if not all(allowed):

@@ -437,7 +437,7 @@ class StepLowering(TableLowering):
         narrowed = Variable(value.name or self.lowered.method.hints.get(value, "h"))
         some = py("{x}[torch.arange({x}.size(0), device={x}.device), {at}][:, None]", x=x, at=Read(at))
         test = py("{at} is not None", at=Read(at))
-        note = "the logits of this position of each row alone are wanted"
+        note = "only the logits at this position of each row"
         self.put(Conditional(test, Suite((), (), (some,)), Suite((), (), (x,)), (narrowed,), note))
         self.aliases[value] = self.other.aliases[value] = Read(narrowed)
         self.optional.append(Parameter(at, "Tensor | None", "None"))

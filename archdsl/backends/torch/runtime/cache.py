@@ -8,9 +8,9 @@ from torch import Tensor
 
 
 class Cache:
-    """What steps keep. `lengths` [batch] are those of ragged prompts; `static` keeps sizes and addresses of tensors."""
+    """KV cache and recurrent states. `lengths` [batch]: of ragged prompts; `static`: tensors keep size and address."""
 
-    active: Tensor | None = None  # rows whose recurrences go on, where others stay as they are
+    active: Tensor | None = None  # which rows of recurrent states a step changes [batch]; None: all
 
     def __init__(self, capacity: int, lengths: Tensor | None = None, static: bool = False) -> None:
         self.capacity, self.lengths, self.static = capacity, lengths, static
@@ -31,7 +31,7 @@ class Cache:
         self.mask = torch.arange(self.end, device=x.device) <= self.positions[:, None, :, None] if later else None
 
     def lead(self, count: int) -> None:
-        """Let so many places stand in front of the tokens: the first step computes them, too."""
+        """Put `count` positions in front of the tokens; the first step computes them, too."""
         self.front = count
         if self.first:
             self.capacity, self.start, self.end = self.capacity + count, self.start + count, self.end + count

@@ -40,7 +40,7 @@ def linear_recurrence(a: Tensor, b: Tensor) -> Tensor:
         states.append(a_t * states[-1] + b_t)
         products.append(a_t * products[-1])
 
-    # The state after a chunk, from 2, 4, 8, … chunks; a fixed number of turns, so that time can be any when exported.
+    # The state after a chunk, from 2, 4, 8, … chunks; always 16 iterations, so that time can be any when exported.
     carry, factor = states[-1], products[-1]
     chunk = torch.arange(carry.size(1), device=b.device)
     for distance in (2**i for i in range(16)):
