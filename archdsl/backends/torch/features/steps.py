@@ -435,7 +435,7 @@ class StepLowering(TableLowering):
         self.agree([value])
         x = self.read(value)
         narrowed = Variable(value.name or self.lowered.method.hints.get(value, "h"))
-        some = py("{x}[torch.arange({x}.size(0), device={x}.device), {at}][:, None]", x=x, at=Read(at))
+        some = py("{x}.take_along_dim({at}[:, None, None], dim=1)", x=x, at=Read(at))
         test = py("{at} is not None", at=Read(at))
         note = "only the logits at this position of each row"
         self.put(Conditional(test, Suite((), (), (some,)), Suite((), (), (x,)), (narrowed,), note))
