@@ -1,5 +1,4 @@
-"""`inf` is a number among tensors and what fills new places, in both back ends; it is refused as a size and as any other
-option."""
+"""`inf` is a number among tensors and fills new places, in both back ends; it is no size and no other option."""
 
 from pathlib import Path
 

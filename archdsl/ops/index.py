@@ -383,7 +383,7 @@ class Shift(Primitive):
         x, axis, by = node.tensor(0), axis_index(node), number(node, "by")
         if int(by) < 0 or axis == 0:
             return ()
-        return (State("shifted", replaced(x.shape, axis, by), x.dtype, axis),)
+        return (State("last", replaced(x.shape, axis, by), x.dtype, axis),)
 
     def onnx_step(self, node: OpNode, g: OnnxScope, past: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
         axis, rank, fill, by = axis_index(node), node.tensor(0).rank, number(node, "fill"), int(number(node, "by"))
@@ -396,17 +396,21 @@ class Shift(Primitive):
 
     def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
         axis, by = axis_index(node), int(number(node, "by"))
-        both = e.let("padded", e.py("torch.cat(({past}, {0}), dim={axis})", past=past[0], axis=axis))
         lead = ":, " * axis
+        if by == 1:  # there is one new position at least
+            y = e.py(f"torch.cat(({{past}}, {{0}}[{lead}:-1]), dim={{axis}})", past=past[0], axis=axis)
+            return y, (e.py(f"{{0}}[{lead}-1:]"),)
+        both = e.let("padded", e.py("torch.cat(({past}, {0}), dim={axis})", past=past[0], axis=axis))
         y = e.py(f"{{both}}[{lead}:{{end}}]", both=both, end=-by)
         return y, (e.py(f"{{both}}[{lead}{{start}}:]", both=both, start=-by),)
 
     def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[Tree | None]:
-        fill = number(node, "fill")
-        if equals(fill, 0):
-            return (None,)
-        sizes = replaced(node.tensor(0).shape, axis_index(node), number(node, "by"))
-        return (e.py("{0}.new_full({sizes}, {fill})", sizes=sizes, fill=fill),)
+        axis, by, fill = axis_index(node), number(node, "by"), number(node, "fill")
+        made = "torch.zeros_like({x})" if equals(fill, 0) else "torch.full_like({x}, {fill})"
+        if equals(by, 1):
+            return (e.py(made, x=e.py(f"{{0}}[{':, ' * axis}:1]"), fill=fill),)
+        sizes = replaced(node.tensor(0).shape, axis, by)
+        return (None if equals(fill, 0) else e.py("{0}.new_full({sizes}, {fill})", sizes=sizes, fill=fill),)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         by, fill = int(number(node, "by")), number(node, "fill")

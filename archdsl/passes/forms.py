@@ -23,6 +23,7 @@ Form = tuple[str, ...]
 """For each axis of a tensor: NEW or ALL positions of the sequence; FIXED where it has nothing to do with time; FIRST
 where its places, in front of those of the sequence, are there in the first step alone."""
 OTHERS = "reads other positions than its own beside places that stand in front of the sequence"
+WITH_A_NUMBER = "with a fixed number it has a step, of sequences that are as long, which `pad` makes of shorter ones"
 BEHIND = "places in front of a sequence may be put there, `concat(own, x, axis: 1)`, and cut off again, `x[:, n:]`"
 
 
@@ -133,8 +134,7 @@ class Forms:
                 raise behind(node, f"makes pairs of {value.shape[axis]} positions")
             if not (front or _linear(value.shape[axis], self.time)):
                 given = isinstance(node, OpNode) and any(has(n, self.time) for n in numbers_of(node.options))
-                help_ = "with a fixed number it has a step, of sequences that are as long, which `pad` makes of shorter ones" if given else ""
-                raise blame(node, f"makes an axis of {value.shape[axis]} positions", help_)
+                raise blame(node, f"makes an axis of {value.shape[axis]} positions", WITH_A_NUMBER if given else "")
         if len(axes) > 2:
             raise blame(node, "makes a tensor with three axes of time")
         return self.natural(value)

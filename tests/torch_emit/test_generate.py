@@ -975,3 +975,22 @@ def test_steps_are_those_of_the_whole(body: str) -> None:
     model = archdsl.load(text=text)
     assert max(torch_differences(model, (4, 1, 1, 2, 1, 1)).values()) < TOLERANCE
     assert max(differences(model, (4, 1, 1, 2, 1, 1)).values()) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("call", "start"), [("shift", "zeros_like(x[:, :1])"), ("shift(fill: 0.5)", "full_like(x[:, :1], 0.5)")]
+)
+def test_a_shift_by_one_position_keeps_the_last(call: str, start: str) -> None:
+    text = f"""
+    block mixed(x: [batch, time, width]) -> [batch, time, width] {{ return x -> {call} -> linear(width) as next }}
+    model m(tokens: token[batch, time]) -> [batch, time, 20] {{
+      return tokens -> embedding(20, 16) -> mixed -> linear(20) as head
+    }}"""
+    model = archdsl.load(text=text)
+    step = f"""
+            last = cache.state(lambda: torch.{start})[0]
+            h = torch.cat((last, x[:, :-1]), dim=1)
+            cache.set_state(x[:, -1:])
+"""
+    assert step in emit(model, GENERATE)
+    assert max(torch_differences(model, (4, 1, 1, 2, 1, 1)).values()) < TOLERANCE

@@ -71,7 +71,8 @@ class StepScope(TorchNodeScope):
             key, before = self._keys_behind(keys, front), self._front(keys, front)
             query = py(f"{{s}}.positions[:{axes}, :, None] + {{before}}", s=state, before=before)
             return self.let("query", query), self.let("key", key)
-        return self.let("query", py(f"{{s}}.positions[:{axes}, :, None]", s=state)), self.let("key", key)
+        query = self.let("query", py(f"{{s}}.positions[:{axes}, :, None]", s=state))
+        return query, self.lowering.shared("key", key, nested=True)
 
     @property
     def origin(self) -> OpNode:
