@@ -282,12 +282,14 @@ class Running(AxisOp):
 
     def torch_step(self, node: OpNode, e: TorchScope, past: Sequence[Tree]) -> tuple[Tree, Sequence[Tree]]:
         """What is of the new positions alone, put together with what was before them."""
-        x, axis, whole = node.tensor(0), axis_index(node), node.outputs[0].dtype == "int"
-        terms = e.input(0) if whole else e.py("{0}.float()")
+        axis, output = axis_index(node), node.outputs[0]
+        exact = output.dtype == "int" or node.tensor(0).dtype == "float32"
+        terms = e.input(0) if exact else e.py("{0}.float()")
         before, new = e.py("{past}.unsqueeze({axis})", past=past[0], axis=axis), f"{{terms}}.{self.name}({{axis}})"
-        y = e.let(self.name, e.py(self.both, a=before, b=e.py(new, terms=terms, axis=axis)))
-        last = e.py("{y}.select({axis}, -1)", y=y, axis=axis)
-        return (y if whole or x.dtype == "float32" else e.py("{y}.type_as({0})", y=y)), (last,)
+        name = output.name if exact and output.name else self.name
+        y = e.let(name, e.py(self.both, a=before, b=e.py(new, terms=terms, axis=axis)))
+        last = e.py(f"{{y}}[{':, ' * axis}-1]", y=y)
+        return (y if exact else e.py("{y}.type_as({0})", y=y)), (last,)
 
     def torch(self, node: OpNode, e: TorchScope) -> Tree:
         return e.py(f"{{0}}.{self.name}({{axis}})", axis=written(node))

@@ -994,3 +994,24 @@ def test_a_shift_by_one_position_keeps_the_last(call: str, start: str) -> None:
 """
     assert step in emit(model, GENERATE)
     assert max(torch_differences(model, (4, 1, 1, 2, 1, 1)).values()) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("number", "lines"),
+    [
+        ("float32", ["sums = cumsum.unsqueeze(1) + h.cumsum(1)", "cache.set_state(sums[:, -1])"]),
+        ("float", ["cumsum = cumsum.unsqueeze(1) + h.float().cumsum(1)", "sums = cumsum.type_as(h)"]),
+    ],
+)
+def test_a_running_sum_is_named_once_where_its_state_is_of_its_type(number: str, lines: list[str]) -> None:
+    text = f"""
+    block summed(x: [batch, time, width]) -> [batch, time, width] {{
+      sums = x -> linear(width) as terms -> cast({number}) -> cumsum(1)
+      return cast(sin(sums) + sums / 8, float)
+    }}
+    model m(tokens: token[batch, time]) -> [batch, time, 20] {{
+      return tokens -> embedding(20, 16) -> summed -> linear(20) as head
+    }}"""
+    model = archdsl.load(text=text)
+    assert "\n".join(f"            {line}" for line in lines) in emit(model, GENERATE)
+    assert max(torch_differences(model, (4, 1, 1, 2, 1, 1)).values()) < TOLERANCE

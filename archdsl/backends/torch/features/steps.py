@@ -653,7 +653,7 @@ class StepLowering(TableLowering):
         made, after = node.op.torch_step(node, scope, [Read(p) for p in past])
         several = [made] if isinstance(made, Tree) else list(made)
         for output, tree in zip(node.outputs, several, strict=False):  # before its states are overwritten
-            if isinstance(tree, Read) and isinstance(tree.value, Variable) and not output.name:
+            if isinstance(tree, Read) and isinstance(tree.value, Variable) and output.name in ("", tree.value.hint):
                 self.aliases[output] = tree  # it has a name already
                 continue
             self.put(Bind((output,), tree, nested=False, always=True, note=self.note(output, node)))
