@@ -519,6 +519,32 @@ def test_one_place_that_is_cut_in_sizes_by_name(places: str, causal: bool) -> No
     assert (prove(model_of(text)) == []) == causal
 
 
+BEHIND = {
+    "y = x[:, frames:]": True,
+    "z, y = split(x, frames, time, axis: 1)": True,
+    "y = (x -> pad(before: frames) -> flip(1) -> flip(1))[:, 2 * frames:]": True,
+    "y = (x -> flip(1) -> flip(1))[:, frames:]": True,
+    "y = x[:, :time]": False,
+    "y, z = split(x, time, frames, axis: 1)": False,
+    "y = (x -> flip(1))[:, frames:]": False,
+}
+
+
+@pytest.mark.parametrize("taken", BEHIND)
+def test_of_a_part_behind_another_sequence_only_what_it_reads_is_said(taken: str) -> None:
+    order, says = ("source, target", "cannot prove") if BEHIND[taken] else ("target, source", "a later token can reach")
+    text = f"""
+model m(source: token[batch, frames], target: token[batch, time]) {{
+  x = concat({order}, axis: 1) -> embedding(9, 8)
+  x = x + (x -> mha(heads: 2, mask: {"causal" if BEHIND[taken] else "full"}))
+  {taken}
+  assert causal(y)
+  return y -> linear(9)
+}}"""
+    (found,) = prove(model_of(text))
+    assert says in found.message
+
+
 def test_a_model_without_a_claim_may_look_anywhere() -> None:
     assert equations("  x = x -> flip(1)", "linear(64)") == []
 

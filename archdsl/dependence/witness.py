@@ -213,7 +213,7 @@ class Witness(Paths):
                     yield from self.jointly(spot, node, joint, i, index)
             return
         reads: Sequence[Reads] = op.reads_of(node, k)
-        positions = [self.position(node, i, reads[i], spot.value, index) for i in range(len(node.inputs))]
+        positions = [self.position(node, k, i, reads[i], spot.value, index) for i in range(len(node.inputs))]
         if op.relative and self.is_alone(spot, node, reads[0], positions[0]):
             return
         known = [self.given(spot, node, i, positions[i]) for i in range(len(positions))] if op.elementwise else []
@@ -293,7 +293,7 @@ class Witness(Paths):
     def input(self, spot: Spot, node: OpNode, i: int) -> Spot:
         return Spot(spot.frames, spot.run, node.tensor(i))
 
-    def position(self, node: OpNode, i: int, reads: Reads, output: Value, index: Index) -> Index | None:
+    def position(self, node: OpNode, k: int, i: int, reads: Reads, output: Value, index: Index) -> Index | None:
         """The element of input i that an op reads for one of its output, the latest; None where there is none."""
         given = node.inputs[i]
         if not isinstance(given, Value):
@@ -301,9 +301,9 @@ class Witness(Paths):
         found: list[int | None] = []
         for axis, (size, read) in enumerate(zip(given.shape, reads, strict=True)):
             position = self.along(read, output, index)
-            own = index[axis] if read is None and i == 0 and axis < len(index) else None
-            if own is not None:
-                position = node.op.certain(node, axis, own, self.length(size.value))
+            own = index[axis] if axis < len(index) else None
+            if own is not None and (certain := node.op.certain(node, k, i, axis, own, self.length)) is not None:
+                position = certain
             if position is not None and not 0 <= position < self.length(size.value):
                 return None
             found.append(position)
@@ -452,7 +452,7 @@ class Witness(Paths):
         if op.regroups(node) is not None or not op.elementwise:
             reads = list(self.op(home, node, k, index))  # none where a position is filled
             return bool(reads) and all(self.is_free(*read) for read in reads)
-        positions = [self.position(node, i, r, home.value, index) for i, r in enumerate(op.reads_of(node, k))]
+        positions = [self.position(node, k, i, r, home.value, index) for i, r in enumerate(op.reads_of(node, k))]
         known = [self.given(home, node, i, position) for i, position in enumerate(positions)]
         picked = op.picks(node, known)
         for i, position in enumerate(positions):

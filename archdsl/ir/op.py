@@ -282,6 +282,8 @@ def up_to(axis: int, offset: int = 0) -> At:
     return At(((axis, Fraction(1)),), Fraction(offset), earlier=True)
 
 
+Lengths = Callable[[DimValue], int]
+"""What gives a size as a number, where the sequence is so long."""
 EVERYWHERE = None
 Reads = tuple["At | None", ...]
 """For one input: for each of its axes the latest position read, or EVERYWHERE."""
@@ -678,12 +680,12 @@ class Primitive:
         """The same for the position in another result, for ops whose results read different positions."""
         return self.reads(node)
 
-    def certain(self, node: OpNode, axis: int, position: int, length: int) -> int | None:
-        """Narrow what `reads` says of an axis of the first input, of `length` positions, that it reads whole: return
-        the only one that the result at `position` depends on, None where it depends on all."""
+    def certain(self, node: OpNode, k: int, i: int, axis: int, position: int, length: Lengths) -> int | None:
+        """Narrow what `reads_of` says of an axis of input i: return the only position that result k depends on at
+        `position`, by the lengths of axes; None where it says all."""
         return None
 
-    def taken_from(self, node: OpNode, index: Sequence[int | None], length: Callable[[DimValue], int]) -> int | None:
+    def taken_from(self, node: OpNode, index: Sequence[int | None], length: Lengths) -> int | None:
         """Return which input the element at an index of the result is taken from, by the lengths of axes; None where it
         may be any."""
         return None

@@ -14,6 +14,7 @@ from archdsl.ir.op import (
     Application,
     At,
     Example,
+    Lengths,
     OnnxScope,
     Primitive,
     Reads,
@@ -169,6 +170,15 @@ class IndexOp(Primitive):
                 out += 1
         return (tuple(reads),)
 
+    def certain(self, node: OpNode, k: int, i: int, axis: int, position: int, length: Lengths) -> int | None:
+        """Of a slice whose begin only the running model knows the one that stands there."""
+        x = node.tensor(0)
+        items = spread(node.options["items"], x.rank)
+        if any(isinstance(item, Num) for item in items[: axis + 1]):
+            return None
+        low, _ = ends(items[axis], x.shape[axis])
+        return None if low.static else length(low.value) + position
+
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         x = node.tensor(0)
         positions: list[tuple[int, Num]] = []
@@ -281,8 +291,8 @@ class Flip(AxisOp):
     signature = "flip(axis: int = 1)(x: [...]) -> [...]"
     examples = shown("x -> flip", "x -> flip(-1)")
 
-    def certain(self, node: OpNode, axis: int, position: int, length: int) -> int | None:
-        return length - 1 - position
+    def certain(self, node: OpNode, k: int, i: int, axis: int, position: int, length: Lengths) -> int | None:
+        return length(node.tensor(0).shape[axis].value) - 1 - position if axis == axis_index(node) else None
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         return g.Slice(g.arg(0), [-1], [-END], [from_right(node)], [-1])
@@ -302,9 +312,11 @@ class Roll(AxisOp):
         forward = isinstance(by.value, int) and by.value <= 0
         return (own_but(node.tensor(0).rank, axis, later(axis, by, -1) if forward else EVERYWHERE),)
 
-    def certain(self, node: OpNode, axis: int, position: int, length: int) -> int | None:
+    def certain(self, node: OpNode, k: int, i: int, axis: int, position: int, length: Lengths) -> int | None:
         by = number(node, "by")
-        return (position - int(by)) % length if by.static else None
+        if axis != axis_index(node) or not by.static:
+            return None
+        return (position - int(by)) % length(node.tensor(0).shape[axis].value)
 
     def onnx(self, node: OpNode, g: OnnxScope) -> Any:
         x, by, axis = g.arg(0), number(node, "by"), axis_index(node)
@@ -465,6 +477,10 @@ class Pad(Primitive):
     def reads(self, node: OpNode) -> Sequence[Reads]:
         axis = axis_index(node)
         return (own_but(node.tensor(0).rank, axis, later(axis, number(node, "before"), -1)),)
+
+    def certain(self, node: OpNode, k: int, i: int, axis: int, position: int, length: Lengths) -> int | None:
+        before = number(node, "before")
+        return None if axis != axis_index(node) or before.static else position - length(before.value)
 
     def absent(self, node: OpNode) -> float | None:
         return float(number(node, "value"))

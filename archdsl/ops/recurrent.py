@@ -13,6 +13,7 @@ from archdsl.ir.op import (
     Application,
     At,
     Example,
+    Lengths,
     OnnxScope,
     Primitive,
     Reads,
@@ -110,9 +111,10 @@ class Layer(Recurrent):
         states: list[Reads] = [(same(0), EVERYWHERE) if isinstance(h, Value) else () for h in node.inputs[1:]]
         return ((same(0), time, EVERYWHERE), *states)
 
-    def certain(self, node: OpNode, axis: int, position: int, length: int) -> int | None:
+    def certain(self, node: OpNode, k: int, i: int, axis: int, position: int, length: Lengths) -> int | None:
         """In reverse, of the positions from its own on the last."""
-        return length - 1 if axis == 1 else None
+        last = length(node.tensor(0).shape[1].value) - 1
+        return last if i == 0 and axis == 1 and node.options["reverse"] else None
 
     def states(self, node: OpNode) -> Sequence[State]:
         if node.options["reverse"]:

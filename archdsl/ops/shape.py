@@ -19,6 +19,7 @@ from archdsl.ir.op import (
     Application,
     At,
     Example,
+    Lengths,
     OnnxScope,
     Parts,
     Primitive,
@@ -741,7 +742,12 @@ class Concat(Primitive):
             before = binary("+", before, value.shape[axis])
         return reads
 
-    def taken_from(self, node: OpNode, index: Sequence[int | None], length: Callable[[DimValue], int]) -> int | None:
+    def certain(self, node: OpNode, k: int, i: int, axis: int, position: int, length: Lengths) -> int | None:
+        if axis != axis_index(node):
+            return None
+        return position - sum(length(v.shape[axis].value) for v in tensor_inputs(node, *range(i)))
+
+    def taken_from(self, node: OpNode, index: Sequence[int | None], length: Lengths) -> int | None:
         axis = axis_index(node)
         position = index[axis - node.outputs[0].rank]
         if position is None:
@@ -816,6 +822,11 @@ class Cutting(Primitive, ABC):
     def reads_of(self, node: OpNode, result: int) -> Sequence[Reads]:
         axis = axis_index(node)
         return (own_but(node.tensor(0).rank, axis, later(axis, self.before(node, result))),)
+
+    def certain(self, node: OpNode, k: int, i: int, axis: int, position: int, length: Lengths) -> int | None:
+        """Of parts that only the running model tells apart the one that stands there."""
+        before = self.before(node, k)
+        return None if axis != axis_index(node) or before.static else length(before.value) + position
 
 
 class Split(Cutting):
