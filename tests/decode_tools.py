@@ -191,7 +191,7 @@ def torch_differences(
         "steps": furthest(made.run(inputs, chunks), given),
         "static": furthest(made.run(inputs, chunks, static=True), given),
     }
-    if not made.streams:
+    if not (made.streams and made.by_row):
         return found
     # The prompt of the second row is two tokens shorter.
     name = next(n for n in made.new if n in made.moving)

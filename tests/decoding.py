@@ -205,7 +205,9 @@ def _of_torch(model: Model, found: Verdict) -> None:
             found.refused["torch"] = _said(model, problem)
             return
     found.modes |= {"torch chunks", "torch static"}
-    if any("def stream" in text for section in file.sections for text in section.methods()):
+    if unroll_step(stepped(model)).without_rows is not None:
+        found.refused["torch left, right, compiled"] = "has a state without an axis of rows"
+    elif any("def stream" in text for section in file.sections for text in section.methods()):
         found.modes |= {"torch left", "torch right", "torch compiled"}
     else:
         found.refused["torch left, right, compiled"] = "does not go from tokens alone to logits of tokens"

@@ -17,24 +17,26 @@ from archdsl.ir.op import EVERYWHERE, Reads
 BATCH = symbol("batch")
 
 
-def mixing(model: Model) -> tuple[str | None, OpNode | None] | None:
+def mixing(model: Model, rows: DimValue = BATCH) -> tuple[str | None, OpNode | None] | None:
     """The first result of the model of which a row depends on other rows, and the op that mixes them, if it can be
-    told; None where every row depends on itself alone."""
-    walk = _Rows([InputAxis(name, value, 0) for name, value in model.inputs if _has_rows(value)])
+    told; None where every row depends on itself alone. `rows` is how many there are."""
+    walk = _Rows([InputAxis(name, value, 0) for name, value in model.inputs if _has_rows(value, rows)])
     inputs: list[Fact | None] = []
     for name, value in model.inputs:
         own = Form(tuple((ONE if axis == 0 else ZERO,) for axis in range(value.rank)), ZERO)
-        bounds: tuple[Bound, ...] = tuple((own,) if s.name == name and _has_rows(value) else () for s in walk.sources)
+        bounds: tuple[Bound, ...] = tuple(
+            (own,) if s.name == name and _has_rows(value, rows) else () for s in walk.sources
+        )
         inputs.append(Fact(flat_layout(value), bounds) if any(bounds) else None)
     run = walk.run(model.block.graph, inputs)
     for result, value in model.outputs:
-        if _has_rows(value) and not _is_apart(run.fact(value), {0}):
+        if _has_rows(value, rows) and not _is_apart(run.fact(value), {0}):
             return result, walk.first
     return None
 
 
-def _has_rows(value: Value) -> bool:
-    return value.rank > 0 and value.shape[0].value == BATCH
+def _has_rows(value: Value, rows: DimValue) -> bool:
+    return value.rank > 0 and value.shape[0].value == rows
 
 
 def _is_apart(fact: Fact | None, axes: Collection[int]) -> bool:

@@ -289,6 +289,13 @@ class FlatStep(Entity):
                 states += _states(node, layer)
         return sorted((*caches.values(), *states), key=lambda k: k.layer)
 
+    @cached_property
+    def without_rows(self) -> Kept | None:
+        """A state whose first axis is not that of the rows: where they are of several lengths, those that have ended
+        could not keep it."""
+        batch = self.step.inputs[0].shape[0].value
+        return next((k for k in self.kept if k.kind == "state" and batch not in [d.value for d in k.shape[:1]]), None)
+
     def tail(self) -> tuple[int, tuple[Value, ...]]:
         """Where the nodes of a step begin that look at no position but their own, up to its end, and the tensors
         [batch, new, …] that they read of those before: of each row one place can be taken from these, and the others

@@ -22,9 +22,14 @@ NEW, ALL, FIXED, FIRST = "new", "all", "", "first"
 Form = tuple[str, ...]
 """For each axis of a tensor: NEW or ALL positions of the sequence; FIXED where it has nothing to do with time; FIRST
 where its places, in front of those of the sequence, are there in the first step alone."""
+ALWAYS = "reads a position that is always the same one"
+CARRIED = "`cumsum(where(unsqueeze(indices(time), 1) == 0, x, 0), axis: 1)` has the first one at every position"
 OTHERS = "reads other positions than its own beside places that stand in front of the sequence"
 WITH_A_NUMBER = "with a fixed number it has a step, of sequences that are as long, which `pad` makes of shorter ones"
-BEHIND = "places in front of a sequence may be put there, `concat(own, x, axis: 1)`, and cut off again, `x[:, n:]`"
+BEHIND = (
+    "places in front of a sequence may be put there, `concat(own, x, axis: 1)`, and cut off again, `x[:, n:]`; "
+    "`shift(n)`, and a convolution with `padding: causal`, read earlier positions themselves"
+)
 
 
 class BehindError(ArchError):
@@ -133,11 +138,18 @@ class Forms:
             if front and i < 1 < len(axes) and not self.led:
                 raise behind(node, f"makes pairs of {value.shape[axis]} positions")
             if not (front or _linear(value.shape[axis], self.time)):
-                given = isinstance(node, OpNode) and any(has(n, self.time) for n in numbers_of(node.options))
-                raise blame(node, f"makes an axis of {value.shape[axis]} positions", WITH_A_NUMBER if given else "")
+                raise self.made_otherwise(node, value.shape[axis])
         if len(axes) > 2:
             raise blame(node, "makes a tensor with three axes of time")
         return self.natural(value)
+
+    def made_otherwise(self, node: Any, size: Num) -> ArchError:
+        """The error for a node that makes an axis of other positions than those of the sequence, of that size."""
+        given = isinstance(node, OpNode) and any(has(n, self.time) for n in numbers_of(node.options))
+        help_ = WITH_A_NUMBER if given else ""
+        if excess(of_atom(self.time), size.value):
+            help_ = "`shift(1)` moves each position to the next, and leaves as many as there were"
+        return blame(node, f"makes an axis of {size} positions", help_)
 
     def states(self, node: OpNode, whole: bool = False) -> tuple[State, ...]:
         """What a recurrence along time hands on; none where it runs along another axis, or along that of all keys."""
@@ -158,7 +170,7 @@ class Forms:
         query sees."""
         read = node.op.reads_of(node, 0)[i][axis]
         if isinstance(read, At) and not any(form[a] for a, _ in read.axes) and not read.also:
-            raise blame(node, "reads a position that is always the same one")
+            raise blame(node, ALWAYS)
         own = self.own(node, 0, read, node.tensor(i).shape[axis])
         return (form[own] if own is not None else FIXED) or ALL
 
@@ -188,7 +200,7 @@ class Forms:
             reads: Sequence[Reads] = node.op.reads_of(node, r)
             read = reads[i][axis] if i < len(reads) and axis < len(reads[i]) else None
             if isinstance(read, At) and not read.axes and not read.also:
-                raise blame(node, "reads a position that is always the same one")
+                raise blame(node, ALWAYS, CARRIED)
             if isinstance(read, At) and read.also:  # the place of the query as well as that of the key
                 owns = [self.own(node, r, replace(one, also=()), tensor.shape[axis]) for one in (read, *read.also)]
                 if None not in owns:
@@ -209,6 +221,8 @@ class Forms:
             if isinstance(read, At) and not position and not self.states(node):
                 if self.front(tensor) and not self.led:
                     raise behind(node)
+                if all(form[a] == FIXED for a, _ in read.axes):
+                    raise blame(node, ALWAYS, CARRIED)
                 raise blame(node, "reads positions beside its own")
         return NEW if found == {NEW} else ALL
 
@@ -239,7 +253,8 @@ class Forms:
         if why and self.speaks(node.inputs, node.outputs):
             raise blame(node, why)
         if node.op.elementwise and any(isinstance(v, Num) and has(v, self.time) for v in node.inputs):
-            raise blame(node, "computes with the length of the sequence, which no step knows but the last")
+            what = "computes with the length of the sequence, which no step knows but the last"
+            raise blame(node, what, "`indices(time) + 1` is the length up to each position")
 
     def has_rows(self, node: OpNode) -> bool:
         """Whether an op makes a tensor [batch, …] with one axis of time."""

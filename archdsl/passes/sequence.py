@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeGuard
 
 from archdsl.dependence.causality import prove_output, proved
 from archdsl.dependence.lengths import stays
 from archdsl.dependence.masked import read_too_far
+from archdsl.dependence.rows import BATCH, mixing
 from archdsl.dependence.solve import InputAxis
 from archdsl.diagnostics import ArchError
 from archdsl.frozen import Entity
-from archdsl.ir.dims import Symbol
-from archdsl.ir.graph import Model, Value
-from archdsl.passes.forms import has, in_front, is_time, refuse, shown
+from archdsl.ir.dims import Num, Symbol
+from archdsl.ir.graph import Model, Node, OpNode, Value
+from archdsl.ir.static import numbers_of
+from archdsl.ir.walk import nodes_below
+from archdsl.passes.forms import Forms, has, in_front, is_time, refuse, shown
 
 
 class DecodedSequence(Entity):
@@ -35,8 +39,29 @@ class DecodedSequence(Entity):
             InputAxis(n, v, a) for n, v in model.inputs for a, d in enumerate(v.shape) if a and is_time(d, time)
         )
         found = cls(model, time, output, axis)
+        found._demand_rows()
         found._demand_causal()
         return found
+
+    def _demand_rows(self) -> None:
+        """Raise ArchError E0504 where what seems to be rows is a sequence: an op counts what stands along it, or mixes
+        it."""
+        rows = self.axis.value.shape[0]
+        if rows.static or rows.value == BATCH:
+            return
+        counting = next((n for n in nodes_below(self.model.block.graph) if counts(n, rows)), None)
+        mixed = (None, counting) if counting is not None else mixing(self.model, rows.value)
+        if mixed is None:
+            return
+        node = mixed[1]
+        name, span = ("the model", None) if node is None else (f"`{node.op.name}`", node.span)
+        does = "mixes" if counting is None else "counts"
+        raise refuse(
+            f"`{self.model.name}` cannot be decoded step by step: {name} {does} what stands along `{rows}`, the first "
+            f"axis of `{self.axis.name}`, and steps follow the second",
+            span,
+            "write inputs as [batch, time, …]; where rows are mixed on purpose, call their number `batch`",
+        )
 
     def _demand_causal(self) -> None:
         model = self.model
@@ -47,6 +72,7 @@ class DecodedSequence(Entity):
         fine, node = stays(model, self.output, self.axis)
         if fine:
             return
+        self._demand_positions()
         name = "the model" if node is None else f"`{node.op.name}`"
         help_ = "hide later positions first: `where(key <= query, …, 0)` before a sum, `-inf` before a softmax"
         raise refuse(
@@ -55,6 +81,13 @@ class DecodedSequence(Entity):
             None if node is None else node.span,
             help_,
         )
+
+    def _demand_positions(self) -> None:
+        """Raise ArchError E0504 for the first op that makes other positions than those of the sequence."""
+        forms = Forms(self.time, self.axis.value.shape[0].value, led=True)
+        for node in nodes_below(self.model.block.graph):
+            for value in node.outputs if isinstance(node, OpNode) else ():
+                forms.result(node, value)
 
     def is_followed_by(self, output: Value) -> bool:
         """Whether another output [batch, …, time, …] can be given at its new positions, which later tokens do not
@@ -74,6 +107,14 @@ class DecodedSequence(Entity):
         """Raise ArchError E0504 where an op reads hidden numbers of positions that no step has yet."""
         if (longer := read_too_far(self.model, self.output, self.axis)) is not None:
             raise ArchError([longer])
+
+
+def counts(node: Node, rows: Num) -> TypeGuard[OpNode]:
+    """Whether an op makes numbers of the positions along an axis of so many rows."""
+    if not isinstance(node, OpNode) or node.op.moves or node.op.alike or not node.op.positional:
+        return False
+    given = (*(n for n in node.inputs if isinstance(n, Num)), *numbers_of(node.options))
+    return any(not rows.symbols.isdisjoint(n.symbols) for n in given)
 
 
 def _time(model: Model, output: Value) -> Symbol:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
 from archdsl.ir.graph import Model
@@ -24,6 +25,7 @@ class TorchDecoder(Sequences):
     def __init__(self, model: Model, module: Any) -> None:
         steps = unroll_step(stepped(model))
         super().__init__(steps.of)
+        self.of_rows = steps.without_rows is None
         self.module = module
         of_steps = {steps.names[v] for v in steps.taken}
         self.new = [n for n, _ in model.inputs if n in of_steps]
@@ -43,6 +45,10 @@ class TorchDecoder(Sequences):
         """Inputs that the first step alone takes."""
         self.streams = hasattr(module, "stream")
         """Whether the model goes from tokens to logits of tokens, so that rows may be of several lengths."""
+
+    @cached_property
+    def by_row(self) -> bool:
+        return super().by_row and self.of_rows
 
     def run(self, inputs: Tensors, chunks: Sequence[int], *, static: bool = False) -> list[torch.Tensor]:
         """Return what a step gives (`results`) at all positions, the sequence given in chunks: `(5, 1, 1)` is a prompt

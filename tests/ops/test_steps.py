@@ -336,6 +336,59 @@ def test_what_no_step_reads(y: str, said: str) -> None:
         stepped(archdsl.load(text=OF_PAIRS.format(y)))
 
 
+CURED = [
+    ("y = x + x[:, :1]", "y = x + cumsum(where(unsqueeze(indices(time), 1) == 0, x, 0), axis: 1)"),
+    ("y = x + unsqueeze(x[:, 0], 1)", "y = x + cumsum(where(unsqueeze(indices(time), 1) == 0, x, 0), axis: 1)"),
+    ("y = concat(zeros(batch, 1, 8), x[:, :-1], axis: 1)", "y = x -> shift(1)"),
+    ("y = pad(x, 3) -> conv1d(8, kernel: 4, padding: none)", "y = x -> conv1d(8, kernel: 4, padding: causal)"),
+    ("y = x * log(time)", "y = x * (log(indices(time) + 1) -> unsqueeze(1))"),
+]
+"""What has no step, and what its refusal proposes."""
+
+
+@pytest.mark.parametrize(("refused", "proposed"), CURED)
+def test_what_a_refusal_proposes_has_a_step(refused: str, proposed: str) -> None:
+    text = "model m(tokens: token[batch, time]) {{ x = tokens -> embedding(9, 8)  {}  return y -> linear(9) }}"
+    with pytest.raises(ArchError, match="E0504") as caught:
+        stepped(archdsl.load(text=text.format(refused)))
+    (problem,) = caught.value.diagnostics
+    calls = re.findall(r"cumsum\(where|shift\((?=1\)`)|padding: causal|indices\(time\) \+ 1", problem.help)
+    assert any(call in proposed for call in calls), problem.help
+    model = archdsl.load(text=text.format(proposed))
+    found = differences(model) | torch_differences(model)
+    assert max(found.values()) < 1e-5, found
+
+
+@pytest.mark.parametrize("op", ["every(2, axis: 1)", 'rearrange("b (n p) d -> b n (p d)", p: 2)', "avg_pool1d(2)"])
+def test_an_op_that_makes_other_positions_is_named_before_what_reads_them(op: str) -> None:
+    text = """model m(tokens: token[batch, time]) {{
+      x = tokens -> embedding(9, 8)
+      k = x -> {}
+      s = einsum("b q d, b k d -> b q k", x, k -> linear(8)) -> softmax
+      y = einsum("b q k, b k d -> b q d", s, k)
+      assume causal(y)
+      return y -> linear(9)
+    }}"""
+    with pytest.raises(ArchError, match=rf"E0504.*`{op.partition('(')[0]}`.* makes an axis of .*time.* positions"):
+        stepped(archdsl.load(text=text.format(op)))
+
+
+@pytest.mark.parametrize(
+    "mixes", ["cumsum(axis: 0)", "transpose(0, 1) -> mha(heads: 2, mask: causal) -> transpose(0, 1)"]
+)
+def test_a_sequence_on_the_first_axis_is_no_batch(mixes: str) -> None:
+    text = (
+        "model m(tokens: token[time, batch]) {{ x = tokens -> embedding(9, 8)  x += x -> {}  return x -> linear(9) }}"
+    )
+    said = "(mixes|counts) what stands along `time`, the first axis of `tokens`"
+    with pytest.raises(ArchError, match=f"E0504.*{said}"):
+        stepped(archdsl.load(text=text.format(mixes)))
+    assert stepped(archdsl.load(text=text.format("gelu")))
+    counted = text.format("gelu").replace("x += ", "x += (indices(time) -> embedding(9, 8)) -> unsqueeze(1)  x += ")
+    with pytest.raises(ArchError, match=r"E0504.*`indices` counts what stands along `time`"):
+        stepped(archdsl.load(text=counted))
+
+
 @pytest.mark.parametrize("y", ["matmul(w, x)", "matmul(w -> cumsum(axis: 1), x)", "x * sum(w, 2, keep: true)"])
 def test_what_a_step_reads_of_scores(y: str) -> None:
     report = archdsl.verify(text=OF_PAIRS.format(y), seq=8)
@@ -530,7 +583,7 @@ SPREAD = """param table: [64, 1] = normal(1)
     ("lines", "why"),
     [
         (SCANNED, "the scan cannot be taken step by step: it reads a table of positions"),
-        (ATTENDED, "this op reads pairs of positions in a way that has no decode step"),
+        (ATTENDED, "reads a tensor made of positions, which are others in each row, in a way that has no decode step"),
     ],
 )
 def test_tables_and_scans_that_a_step_of_pytorch_does_not_have_are_refused(lines: str, why: str) -> None:

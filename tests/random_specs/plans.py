@@ -490,7 +490,7 @@ def judge(text: str, random: Random, counts: Counter[str], emitted: bool) -> Non
             decoded(steps, module, tensors, chunks, wanted, counts)
 
 
-BESIDE = "it reads positions beside its own"
+BESIDE = ("it reads positions beside its own", "it reads a position that is always the same one")
 
 
 def demand_reader(model: Model, name: str) -> None:

@@ -876,6 +876,52 @@ def test_pairs_that_no_step_makes_are_refused(equations: str, message: str) -> N
         emit(archdsl.load(text=PAIRED.replace("EQUATIONS", equations)), GENERATE)
 
 
+WITHOUT_ROWS = {
+    "heads among the rows": """y = x -> rearrange("b t (h d) -> (b h) t d", h: 2) -> gru(4)
+          y = y -> rearrange("(b h) t d -> b t (h d)", h: 2)""",
+    "rows at the end": "y = x -> permute(2, 1, 0) -> shift(2) -> cumsum(axis: 1) -> permute(2, 1, 0)",
+    "one for all rows": """y = scan n: [1] = 0, h: [batch, 8] = 0 for x_t in x {
+            n = n + 1
+            h = h + (x_t - h) / n
+            emit h
+          }""",
+}
+
+
+@pytest.mark.parametrize("equations", WITHOUT_ROWS.values(), ids=WITHOUT_ROWS.keys())
+def test_states_without_an_axis_of_rows_take_prompts_of_one_length(equations: str) -> None:
+    model = archdsl.load(
+        text=f"""model m(tokens: token[batch, time]) {{
+          x = tokens -> embedding(97, 8)
+          {equations}
+          return y -> linear(97)
+        }}"""
+    )
+    assert (torch_differences(model).keys(), differences(model).keys()) == ({"steps", "static"}, {"steps"})
+    assert max((torch_differences(model) | differences(model)).values()) < TOLERANCE
+    assert archdsl.verify(model, seq=8).agrees
+    module, tokens = compiled(model), prompts()
+    assert torch.equal(module.generate(tokens, 5), continued(module, tokens, 5)[:, 6:])
+    real = torch.ones_like(tokens, dtype=torch.bool)
+    real[1, :2] = False
+    with pytest.raises(ValueError, match="prompts have to be of one length"):
+        module.generate(tokens, 5, attention_mask=real)
+
+
+def test_logits_along_another_axis_are_no_logits_of_tokens() -> None:
+    model = archdsl.load(
+        text="""model m(tokens: token[batch, time]) {
+          x = tokens -> embedding(97, 8)
+          x += x -> mha(heads: 2, mask: causal)
+          return x -> linear(97) -> transpose(1, 2)
+        }"""
+    )
+    assert not hasattr(compiled(model), "stream")
+    assert max(torch_differences(model).values()) < TOLERANCE
+    with pytest.raises(archdsl.ArchError, match=r"E0504.*does not go from tokens to logits of tokens"):
+        archdsl.generate(model, prompt="1 2")
+
+
 def test_several_axes_of_heads_are_refused() -> None:
     """A step's masks are [batch, 1, new, keys]."""
     text = """

@@ -113,11 +113,11 @@ class Decoder:
         for node in nodes:
             forms = {i: f for i, v in enumerate(node.inputs) if isinstance(v, Value) and (f := self.step.form_of(v))}
             for form in forms.values():
-                name = form.value.name or "a tensor"
+                name = f"`{form.value.name}`" if form.value.name else "a tensor"
                 if form.value.shape[0].value != self.tokens.shape[0].value:
-                    raise self.refuse(f"`{name}` is kept, and its first axis is not that of the batch")
+                    raise self.refuse(f"{name} is kept, and its first axis is not that of the batch")
                 if readers[form.output] > 1 or homes[form] is not homes[node]:
-                    raise self.refuse(f"`{name}`, of which all positions are kept, is read by several ops")
+                    raise self.refuse(f"{name}, of which all positions are kept, is read by several ops")
             if not forms:
                 continue
             if not isinstance(node, FlatOp) or not _is_hosted(node.node):

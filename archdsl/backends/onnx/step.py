@@ -119,6 +119,8 @@ class StepWriter(GraphWriter):
 
     def whole(self) -> Written:
         steps, builder = self.steps, self.builder
+        if self.by_row and steps.without_rows is not None:
+            raise RowsUnsupportedError(steps.without_rows.role)
         self.appending = self.find_appending()
         self.add_inputs()
         if self.by_row:

@@ -189,7 +189,7 @@ class ByRow:
         fits = all(any(is_time(d, s) or in_front(d, s) for s in (new, every)) for d in sizes if self.step.of.has(d))
         fits = fits and all(self.step.of.has(d) or d.value != self.batch for d in sizes)
         if isinstance(node, FlatScan) or not fits or not all(map(self.axes, node.outputs)):
-            raise refuse("the result of this op on pairs of positions has no decode step", span_of(node))
+            raise refuse(f"what {name_of(node)} makes of positions has no decode step", span_of(node))
         wanted.update(v for v in node.inputs if isinstance(v, Value) and v in self.step.positional and self.axes(v))
         self.flatly.add(node)
         if made or all(n in self.flat for v in node.outputs for n, _ in self.readers.get(v, ())):
@@ -227,13 +227,20 @@ class ByRow:
         return axes
 
 
-def refuse(message: str, span: Span | None = None) -> ArchError:
-    help_ = "compile it without `generate`; `--to onnx --decode` may take it step by step"
-    return error("E0504", message, span, help=help_)
+def refuse(message: str, span: Span | None = None, cure: str = "") -> ArchError:
+    without = "compile it without `generate`; `--to onnx --decode` may take it step by step"
+    return error("E0504", message, span, help=f"{cure}; or {without}" if cure else without)
 
 
 def misread(node: FlatNode) -> ArchError:
-    return refuse("this op reads pairs of positions in a way that has no decode step", span_of(node))
+    """The error for a node that reads what is made of positions otherwise than row by row."""
+    what = "reads a tensor made of positions, which are others in each row, in a way that has no decode step"
+    return refuse(f"{name_of(node)} {what}", span_of(node))
+
+
+def name_of(node: FlatNode) -> str:
+    """A node as messages name it."""
+    return f"`{node.node.op.name}`" if isinstance(node, FlatOp) else "a scan"
 
 
 def span_of(node: FlatNode) -> Span | None:

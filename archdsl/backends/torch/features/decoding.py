@@ -3,7 +3,7 @@ sequence, and what the first step computes."""
 
 from __future__ import annotations
 
-from archdsl.backends.torch.features.by_row import ByRow, refuse, span_of
+from archdsl.backends.torch.features.by_row import ByRow, name_of, refuse, span_of
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.walk import block_tensors
@@ -23,10 +23,9 @@ class Decoding:
         self.flat: FlatStep = unroll_step(self.step)
         self.by_row = ByRow(self.flat)
         if any(len(self.flat.of_all(v)) == 2 for n in self.flat.step.nodes for v in n.outputs if v in self.flat.moving):
-            raise refuse(
-                "it reads scores at queries or keys other than its own",
-                next((span_of(n) for n in self.flat.step.nodes if n in self.flat.beside), None),
-            )
+            node = next((n for n in self.flat.step.nodes if n in self.flat.beside), None)
+            name, span = ("the model", None) if node is None else (name_of(node), span_of(node))
+            raise refuse(f"{name} reads scores at queries or keys other than its own", span)
         self.flat_nodes = {*self.flat.step.nodes}
         late = {v for n in self.flat_nodes for v in n.outputs}
         self.early = {v for n in self.flat.before.nodes for v in n.outputs} - late

@@ -17,6 +17,7 @@ from archdsl.backends.torch.python import local_name
 from archdsl.backends.torch.tree import nodes, trees
 from archdsl.ir.dims import Num, free_names
 from archdsl.ir.graph import Block, OpNode, Value
+from archdsl.passes.forms import is_time
 
 Given = Callable[[str], str]
 """What a step is called with, given the new tokens."""
@@ -110,6 +111,14 @@ def row_by_row(given: Given, later: Given, led: bool = False) -> str:
         logits = torch.where(cache.active[:, None], {one}, logits)
     if shortest < longest:
         cache.start, cache.active = lengths[:, None]{front}, None"""
+
+
+def of_one_length(given: Given) -> str:
+    """The prompts in one step, where a state is not one of each row."""
+    return f"""    if lengths.min() < tokens.size(1):
+        raise ValueError("prompts have to be of one length: a state of this model has no axis of rows")
+    cache = Cache(tokens.size(1) + max_new_tokens, static=compiled)
+    logits = {{step}}({given("tokens")}, {{cache}}=cache){{first}}[:, -1]"""
 
 
 class Generate(Section):
@@ -225,11 +234,11 @@ class Generate(Section):
 
     @property
     def tokens(self) -> Value | None:
-        """The model's input of tokens, if it has one, gives logits for each of them, and takes nothing else step by
-        step."""
+        """The model's input of tokens, if it has one, gives logits [batch, time, vocab] for each of them, and takes
+        nothing else step by step."""
         moving, logits = self.decoding.taken, next(v for _, v in self.decoding.model.outputs)
         fits = len(moving) == 1 and moving[0].dtype == "token" and moving[0].rank == 2 and logits.rank == 3
-        return moving[0] if fits else None
+        return moving[0] if fits and is_time(logits.shape[1], self.decoding.step.time) else None
 
     def methods(self) -> Iterable[str]:
         if self.tokens is None:
@@ -254,7 +263,10 @@ class Generate(Section):
 
         given, later = partial(handed, here), partial(handed, {})
         led = self.decoding.front > 0
-        prefill = row_by_row(given, later, led) if self.decoding.carries else at_once(given, at)
+        if self.decoding.flat.without_rows is not None:
+            prefill = of_one_length(given)
+        else:
+            prefill = row_by_row(given, later, led) if self.decoding.carries else at_once(given, at)
         return [stream(more, step, cache, prefill, later, first, self.together, self.on_cpu)]
 
 

@@ -31,7 +31,7 @@ from archdsl.ir.graph import (
 from archdsl.ir.static import numbers_of
 from archdsl.ir.walk import block_tensors
 from archdsl.passes.flatten import FlatForm, FlatNode, FlatOp, Unrolled
-from archdsl.passes.forms import has, is_time
+from archdsl.passes.forms import has, is_time, shown
 from archdsl.passes.kinds import Kind, values_of, without_training
 
 
@@ -320,8 +320,11 @@ class Taking:
             if not isinstance(node, AppendNode):
                 continue
             if node.value.shape[0].value != self.decoding.by_row.batch:
-                name = node.value.name or "a tensor"
-                raise refuse(f"`{name}` is kept, and its first axis is not that of the batch", node.value.span)
+                raise refuse(
+                    f"{shown(node.value)} is kept, and its first axis is not that of the batch",
+                    node.value.span,
+                    "put the batch first, and heads on an axis of their own: [batch, heads, time, …]",
+                )
             readers = [self.attention.get(r, r) if r is not None else r for r in self.readers.get(node.output, ())]
             if any(self.is_rewritten(r) and self.appends(r, node.output) for r in readers):
                 continue
