@@ -1,6 +1,6 @@
 """Linformer (Wang et al., 2020): keys and values projected along time to a fixed rank, shared in four ways.
 
-124,762,969 parameters. Made by archdsl 0.1.0 from linformer.arch (aeed5a97f813):
+124,762,969 parameters. Made by archdsl 0.1.0 from linformer.arch (df0bfd37abd0):
     archdsl compile linformer.arch:linformer --to torch
 """
 
@@ -53,9 +53,8 @@ class LinformerAttention(nn.Module):
 
     def __init__(self, config: Config, dropout: float = 0) -> None:
         super().__init__()
+        self.head_dim = config.width // config.heads
         self.length = config.context
-        self.width = config.width
-        self.heads = config.heads
         self.dropout = dropout
         self.q = nn.Linear(config.width, config.width)
         self.k = nn.Linear(config.width, config.width)
@@ -64,9 +63,9 @@ class LinformerAttention(nn.Module):
 
     def forward(self, x: Tensor, e: nn.Module) -> Tensor:
         assert x.size(1) <= self.length, "Linformer's projections are learned for a fixed length"
-        q = self.q(x).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)
-        k = e(self.k(x).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2))
-        v = e(self.v(x).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2))
+        q = self.q(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = e(self.k(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2))
+        v = e(self.v(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2))
         y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0)
         return self.out(y.transpose(1, 2).flatten(2))
 

@@ -1,6 +1,6 @@
 """XLNet (Yang et al., 2019): predicts tokens in any order, by two streams of attention over relative positions.
 
-360,300,800 parameters. Made by archdsl 0.1.0 from xlnet.arch (0f96e38b81d5):
+360,300,800 parameters. Made by archdsl 0.1.0 from xlnet.arch (8099fd75d833):
     archdsl compile xlnet.arch:xlnet_large --to torch
 """
 
@@ -82,20 +82,19 @@ class TwoStreamAttention(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.width = config.width
-        self.heads = config.heads
+        self.head_dim = config.width // config.heads
         self.query = nn.Linear(config.width, config.width, bias=False)
         self.k = nn.Linear(config.width, config.width, bias=False)
         self.v = nn.Linear(config.width, config.width, bias=False)
-        self.segment = SegmentScores(config, head_dim=config.width // config.heads)
-        self.position = RelativeScores(config.width, config.heads, config.width // config.heads)
+        self.segment = SegmentScores(config, head_dim=self.head_dim)
+        self.position = RelativeScores(config.width, config.heads, self.head_dim)
         self.out = nn.Linear(config.width, config.width, bias=False)
 
     def forward(self, h: Tensor, apart: Tensor, order: Tensor, g: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         time = h.size(1)
-        q = self.query(h).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)
-        k = self.k(h).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)
-        v = self.v(h).unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)
+        q = self.query(h).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        k = self.k(h).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
+        v = self.v(h).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         before = order.unsqueeze(1) < order.unsqueeze(2)
         up_to = order.unsqueeze(1) <= order.unsqueeze(2)
         h_2 = self.segment(q, apart) + torch.where(up_to.unsqueeze(1), 0, -1e30).to(h.dtype)
@@ -103,7 +102,7 @@ class TwoStreamAttention(nn.Module):
         h_2 = F.scaled_dot_product_attention(q, k, v, attn_mask=h_2 + distance).transpose(1, 2).flatten(2)
         y = self.out(h_2)
         h_2 = torch.einsum("bpt,bpd->btd", targets, self.query(g))
-        q = h_2.unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)  # [batch, heads, time, width / heads]
+        q = h_2.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [batch, heads, time, head_dim]
         h = self.segment(q, apart) + torch.where(before.unsqueeze(1), 0, -1e30).to(h.dtype)
         q, distance = self.position(q, time)
         z = F.scaled_dot_product_attention(q, k, v, attn_mask=h + distance).transpose(1, 2).flatten(2)
