@@ -21,7 +21,7 @@ from archdsl.ir.graph import Model
 
 SPECS = Path(__file__).resolve().parent.parent / "specs"
 DECODER, SEQ2SEQ = "decoder", "encoder-decoder"
-MOST = {DECODER: (54, 111, 202), SEQ2SEQ: (118, 130, 165)}
+MOST = {DECODER: (54, 110, 201), SEQ2SEQ: (117, 130, 164)}
 """The lines that may be added: the least, the median and the most of all models of a kind."""
 UNROLLED: frozenset[str] = frozenset()
 """Models that lose a loop over layers."""
