@@ -1199,10 +1199,10 @@ ONNX_ALONE = {
     "ones": "`ones` is given the length `n . time`",
     "cut along two axes": "does something else, too",
     "a table cut off": "does something else, too",
-    "some layers": "everywhere that positions are kept",
-    "taken off one by one": "everywhere that positions are kept",
-    "keys in front, too": "everywhere that positions are read",
-    "queries of tokens alone": "everywhere that positions are read",
+    "some layers": "0 places stand in front of the sequence where `mha`",
+    "taken off one by one": "places stand in front of the sequence where `mha",
+    "keys in front, too": "reads positions behind .* places in front of the sequence",
+    "queries of tokens alone": "reads positions behind .* places in front of the sequence",
 }
 KEEPS = {"of several tensors": [6, 6], "in each layer": [3] * 6, "layers": [3] * 6, "some layers": [0, 0, 3, 3]}
 KEEPS |= {"taken off one by one": [3, 3, 2, 2], "blocks": [6, 6], "keys in front, too": [6]}

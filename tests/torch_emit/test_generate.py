@@ -922,6 +922,35 @@ def test_logits_along_another_axis_are_no_logits_of_tokens() -> None:
         archdsl.generate(model, prompt="1 2")
 
 
+BESIDE = """model m(tokens: token[batch, time]) {
+  param memory: [1, 2, 8] = normal(1)
+  x = tokens -> embedding(11, 8)
+  SECOND
+  y = concat(memory -> expand(0, batch), x, axis: 1) -> mha(heads: 2, mask: causal) as far
+  return (y[:, 2:] + x) -> linear(11)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (
+            "x += x -> mha(heads: 2, mask: causal) as near",
+            "0 places stand in front of the sequence where `near` keeps positions, and 2 where `far` does",
+        ),
+        (
+            "x = (concat(zeros(batch, 3, 8), x, axis: 1) + (indices(3 + time) -> embedding(64, 8)))[:, 3:]",
+            "`indices` reads positions behind [2, 3] places in front of the sequence",
+        ),
+    ],
+)
+def test_places_in_front_that_differ_are_named(second: str, said: str) -> None:
+    model = archdsl.load(text=BESIDE.replace("SECOND", second))
+    with pytest.raises(ArchError, match=f"E0504.*{re.escape(said)}"):
+        emit(model, GENERATE)
+    assert max(differences(model).values()) < TOLERANCE
+
+
 def test_several_axes_of_heads_are_refused() -> None:
     """A step's masks are [batch, 1, new, keys]."""
     text = """

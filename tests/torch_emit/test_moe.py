@@ -146,6 +146,12 @@ def test_loads_become_even() -> None:
     assert spread[-1] < 1 + 0.5 * (spread[0] - 1)
 
 
+def test_an_update_is_as_wide_as_other_lines() -> None:
+    text = archdsl.torch_source(zoo.graph(DEEPSEEK), features=["loss"])
+    assert "def update_bias" in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
 def test_models_without_a_bias_have_no_update() -> None:
     assert not hasattr(module(MIXTRAL, "loss"), "update_bias")
 

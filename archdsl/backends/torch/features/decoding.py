@@ -7,7 +7,7 @@ from archdsl.backends.torch.features.by_row import ByRow, name_of, refuse, span_
 from archdsl.ir.dims import Num
 from archdsl.ir.graph import Model, Value
 from archdsl.ir.walk import block_tensors
-from archdsl.passes.flat_step import FlatStep, unroll_step
+from archdsl.passes.flat_step import FlatStep, Kept, unroll_step
 from archdsl.passes.flatten import FlatForm, FlatNode, FlatOp, FlatScan
 from archdsl.passes.forms import is_time, reads_numbers
 from archdsl.passes.step import stepped
@@ -49,10 +49,16 @@ class Decoding:
         flat, step = self.flat, self.step
         if not self.step.led:
             return 0
-        counts = dict.fromkeys(step.front(k.shape[k.axis]) for k in flat.kept if k.kind == "cache")
-        several = "not as many places stand in front of the sequence everywhere that positions are"
+        caches = [k for k in flat.kept if k.kind == "cache"]
+        counts = {step.front(k.shape[k.axis]): k for k in reversed(caches)}
         if len(counts) > 1:
-            raise refuse(f"{several} kept")
+            (few, one), (many, other) = sorted(counts.items())[:2]
+            raise refuse(
+                f"{few} places stand in front of the sequence where {maker_of(one)} keeps positions, and {many} where "
+                f"{maker_of(other)} does",
+                other.node.node.span,
+                "put as many in front of every layer that keeps positions",
+            )
         timed = [(n, v, [step.front(d) for d in v.shape if step.has(d)]) for n in flat.step.nodes for v in n.outputs]
         pairs = [f for _, v, fronts in timed for f in fronts if len(fronts) > 1 or v in flat.positional]
         front = next(iter(counts), max(pairs, default=0))
@@ -61,7 +67,12 @@ class Decoding:
             whole = not isinstance(node, FlatForm) and (len(fronts) > 1 or any(map(flat.of_all, read)))
             counted = {front} if whole else {front, 0} if value in flat.positional else {*fronts}
             if not counted.issuperset(fronts):
-                raise refuse(f"{several} read", None if isinstance(node, FlatForm) else span_of(node))
+                name, span = ("the model", None) if isinstance(node, FlatForm) else (name_of(node), span_of(node))
+                raise refuse(
+                    f"{name} reads positions behind {sorted({front, *fronts})} places in front of the sequence, and a "
+                    "cache counts as many everywhere",
+                    span,
+                )
         if any(v.dtype == "padding" and any(map(step.has, v.shape)) for v in flat.step.inputs):
             raise refuse(
                 "places in front of the sequence go through the layers, and an input says which tokens are padding"
@@ -132,3 +143,8 @@ class Decoding:
         """Of attention and of a mask the input that is the mask, and how many positions are seen."""
         origin = self.step.origin(node.node)
         return origin.op.window(origin)
+
+
+def maker_of(kept: Kept) -> str:
+    """What keeps a tensor, as messages name it: the path of its block."""
+    return f"`{kept.path}`" if kept.path else "the model"

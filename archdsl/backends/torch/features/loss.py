@@ -55,8 +55,8 @@ def update_bias(router: str, path: str) -> str:
     return f'''
 @torch.no_grad()
 def update_bias(self, speed: float = 0.001) -> None:
-    """After a step of the optimizer: raise the bias of experts with fewer tokens than the mean since the last call, and
-    lower that of the others (DeepSeek-V3, section 2.1.2)."""
+    """After a step of the optimizer: raise the bias of experts with fewer tokens than the mean since the last call,
+    and lower that of the others (DeepSeek-V3, section 2.1.2)."""
     for router in self.modules():
         if isinstance(router, {router}):
             bias, load = router.{path}.bias, router.{path}.load
