@@ -685,8 +685,8 @@ def test_a_result_that_no_step_reads_is_not_computed() -> None:
 
 
 @pytest.mark.slow
-def test_scores_that_others_read_are_refused() -> None:
-    with pytest.raises(ArchError, match=r"E0504.*reads scores at queries or keys other than its own"):
+def test_a_mask_of_all_positions_and_of_the_new_ones_is_refused() -> None:
+    with pytest.raises(ArchError, match=r"E0504.*`mask`, made of positions, is read at all of them and at its own"):
         emit(graph("path_attention:path_760m"), GENERATE)
 
 

@@ -138,8 +138,8 @@ class Scheduler:
             self.step(step)
 
     def step(self, step: Step) -> None:
-        for target in bound_by(step):  # what another arm of a condition has bound, too
-            self.aliases.pop(target, None)
+        for target in () if isinstance(step, Conditional) else bound_by(step):
+            self.aliases.pop(target, None)  # another arm of a condition has bound it, too
         if isinstance(step, LayerLoop | ScanLoop | Conditional):
             self.in_order()
             self.make_way({self.name(t) for t in bound_within([step])})
@@ -422,6 +422,7 @@ class Scheduler:
             self.out, self.aliases = around, aliases
         self.out.append(IfStatement(self.take(branch.test), arms[0], arms[1], branch.note))
         for variable, value in zip(joined, branch.outputs, strict=True):
+            self.aliases.pop(value, None)
             if variable is not value:
                 self.aliases[value] = Read(variable)
                 self.left[variable] = self.left[value]

@@ -22,10 +22,6 @@ class Decoding:
         self.step = stepped(model, apart=False)
         self.flat: FlatStep = unroll_step(self.step)
         self.by_row = ByRow(self.flat)
-        if any(len(self.flat.of_all(v)) == 2 for n in self.flat.step.nodes for v in n.outputs if v in self.flat.moving):
-            node = next((n for n in self.flat.step.nodes if n in self.flat.beside), None)
-            name, span = ("the model", None) if node is None else (name_of(node), span_of(node))
-            raise refuse(f"{name} reads scores at queries or keys other than its own", span)
         self.flat_nodes = {*self.flat.step.nodes}
         late = {v for n in self.flat_nodes for v in n.outputs}
         self.early = {v for n in self.flat.before.nodes for v in n.outputs} - late
@@ -59,7 +55,8 @@ class Decoding:
                 other.node.node.span,
                 "put as many in front of every layer that keeps positions",
             )
-        timed = [(n, v, [step.front(d) for d in v.shape if step.has(d)]) for n in flat.step.nodes for v in n.outputs]
+        made = [(n, v) for n in flat.step.nodes for v in n.outputs if len(flat.of_all(v)) < 2]  # or anew in each step
+        timed = [(n, v, [step.front(d) for d in v.shape if step.has(d)]) for n, v in made]
         pairs = [f for _, v, fronts in timed for f in fronts if len(fronts) > 1 or v in flat.positional]
         front = next(iter(counts), max(pairs, default=0))
         for node, value, fronts in timed:

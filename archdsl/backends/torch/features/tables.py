@@ -216,9 +216,9 @@ class TableLowering(BothLowering):
         if self.local(output) is not output:
             self.source[self.local(output)] = output
         if self.taking.kind[self.origin(value)] == Dependence.SEQUENCE:
-            if node.axis != 1:
-                raise refuse(f"`{value.name or 'a tensor'}` is read both at its new positions and at all of them")
-            self.aliases[self.local(output)] = py("{s}.newest({x})", s=self.state, x=self.read(value))
+            axis = {"axis": node.axis} if node.axis != 1 else {}
+            tree = py("{s}.newest({x}, {**axis})", s=self.state, x=self.read(value), axis=axis)
+            self.aliases[self.local(output)] = tree
             return
         if node in self.taking.flatly:
             self.take(node, self.read_flat(value), output, node.axis)

@@ -48,9 +48,9 @@ class Cache:
         """Return which positions are tokens [batch, all]: all that any position attends to."""
         return torch.ones(len(self.rows), self.end, dtype=torch.bool, device=self.rows.device)
 
-    def newest(self, x: Tensor) -> Tensor:
-        """Return the new positions of x [batch, all, …]."""
-        return x[self.rows, self.positions]
+    def newest(self, x: Tensor, axis: int = 1) -> Tensor:
+        """Return the new positions of x [batch, …, all, …]."""
+        return x.movedim(axis, 1)[self.rows, self.positions].movedim(1, axis)
 
     def by_row(self, x: Tensor, axis: int = 0) -> Tensor:
         """Cut an axis of the new positions of all rows: [1 or batch, …, new, …]."""
