@@ -685,9 +685,15 @@ def test_a_result_that_no_step_reads_is_not_computed() -> None:
 
 
 @pytest.mark.slow
-def test_a_mask_of_all_positions_and_of_the_new_ones_is_refused() -> None:
-    with pytest.raises(ArchError, match=r"E0504.*`mask`, made of positions, is read at all of them and at its own"):
-        emit(graph("path_attention:path_760m"), GENERATE)
+def test_a_mask_is_read_at_all_positions_and_at_the_new_ones() -> None:
+    """A block that reads both is given the whole: of that it takes the queries of each row. No other is made."""
+    model = graph("path_attention:path_760m")
+    found = torch_differences(model)
+    assert max(found.values()) < TOLERANCE, found
+    assert {"left", "right"} <= found.keys()
+    text = emit(model, GENERATE)
+    assert text.count("mask[cache.positions][:, None]") == 1
+    assert text.count("    mask = key <= query\n") == 1
 
 
 def test_what_keys_are_projections_of_is_read_at_all_positions_beside_them() -> None:

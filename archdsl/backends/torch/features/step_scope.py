@@ -54,6 +54,9 @@ class StepScope(TorchNodeScope):
         counts = self.lowering.decoding.counts
         front = 0 if counts(keys) else in_front(keys, of.all)
         known = counts(keys) and has(keys, of.all)
+        if known and counts(queries) and has(queries, of.all):
+            every = self.let("key", py("{s}.keys", s=state))
+            return self.let("query", py("{x}[:, None]", x=every)), every
         if not ((counts(queries) and has(queries, of.new)) or queries.value == 1) or not (front or known):
             raise refuse(f"a decode step has no pairs of {queries} queries and {keys} keys")
         if self.lowering.flatly:

@@ -17,7 +17,7 @@ from archdsl.backends.torch.features.by_row import refuse
 from archdsl.backends.torch.features.fork import of_step, once, resolved, training
 from archdsl.backends.torch.features.step_scope import StepScope
 from archdsl.backends.torch.features.tables import TableLowering
-from archdsl.backends.torch.features.taking import Taking, When, handed, inner_graphs, nodes_within
+from archdsl.backends.torch.features.taking import Taking, When, inner_graphs, nodes_within
 from archdsl.backends.torch.lower import (
     LOSSES,
     Kind,
@@ -358,7 +358,8 @@ class StepLowering(TableLowering):
         elif when is not When.NEVER and node not in self.taking.chain:
             around, self.instead = self.instead, self.taking.instead(node)
             for here in self.taking.copies.get(node, [node]):
-                self.stepping_node(here, graph)
+                if here not in self.taking.idle:
+                    self.stepping_node(here, graph)
             self.instead = around
         self.other_forms(node_outputs(node))
 
@@ -738,16 +739,11 @@ class StepLowering(TableLowering):
     def stepping_call(self, node: CallNode, step: CallNode, callee: Taking) -> CallNode:
         """A call of the block with the forms of tensors that that of the step has."""
         given: dict[Value, Value] = {}
-        taken_in: dict[Value, Value] = {}
-        appended = {self.origin(a.value) for a in callee.own}
-        for inner, outer in handed(step):
-            own = self.origin(inner)
-            fewer = own in taken_in and len(callee.pattern(inner)) < len(callee.pattern(taken_in[own]))
-            if own not in taken_in or (own in appended) == fewer:
-                taken_in[own], given[own] = inner, outer
-                if inner in callee.read_flat:
-                    given[own] = replace(outer)
-                    self.aliases[given[own]] = self.read_flat(outer)
+        for own, (inner, outer) in callee.given(step).items():
+            given[own] = outer
+            if inner in callee.read_flat:
+                given[own] = replace(outer)
+                self.aliases[given[own]] = self.read_flat(outer)
         results = {self.origin(inner): outer for inner, outer in zip(step_outputs(step), step.outputs, strict=True)}
         if len(results) < len(step.outputs):
             raise refuse(f"a result of `{node.block.name}` is read at its new positions and at all of them", node.span)

@@ -22,6 +22,7 @@ from archdsl.ir.graph import Block, Graph, NewestNode, OpNode, ParamNode, Value,
 from archdsl.ir.graph import Node as IrNode
 from archdsl.ir.op import Tree
 from archdsl.ir.walk import block_tensors
+from archdsl.passes.flatten import FlatOp
 from archdsl.passes.forms import ALL, NEW, has, is_time
 from archdsl.passes.kinds import Kind as Dependence
 from archdsl.passes.step_writes import sizes_called
@@ -222,8 +223,15 @@ class TableLowering(BothLowering):
             return
         if node in self.taking.flatly:
             self.take(node, self.read_flat(value), output, node.axis)
-        else:
+            return
+        by_row = self.decoding.by_row
+        readers = by_row.readers.get(self.taking.unrolled.values[output], ())
+        between = {by_row.between(n, i) for n, i in readers if isinstance(n, FlatOp)}
+        if value.rank != 2 or node.axis != 0 or len(between) != 1:
             raise refuse(f"`{value.name or 'a tensor'}`, made of positions, is read at all of them and at its own")
+        more = f"[:{', None' * between.pop()}]"  # a mask [queries, keys] has the queries of each row
+        rows = py(f"{{x}}[{{s}}.positions]{more if more != '[:]' else ''}", x=self.read_flat(value), s=self.state)
+        self.aliases[self.local(output)] = rows
 
     def take(self, node: IrNode, every: Tree, output: Value, axis: int) -> None:
         """Take the new positions of what is there for all."""

@@ -151,6 +151,12 @@ class Taking:
         """What it is not given in a step."""
         self.callees: dict[Node, Taking] = {n: self.callee(n) for n in self.nodes if self.is_rewritten(n)}
         self.note_kept()
+        self.idle = {n for n in self.nodes if isinstance(n, OpNode) and not n.kept and self.is_idle(n)}
+        """What makes forms that nobody is given: a block that takes two of one tensor is given one."""
+        for unread in (v for n in self.idle for v in n.outputs):
+            others = [v for v in self.standing[self.origin(unread)] if v is not unread]
+            if len(others) == 1:
+                self.shown |= {others[0]: self.origin(unread), unread: replace(unread)}
 
     # --- nodes ---
 
@@ -378,6 +384,25 @@ class Taking:
         return any(outer is value and v in inner for v, outer in handed(call))
 
     # --- calls ---
+
+    def given(self, call: CallNode) -> dict[Value, tuple[Value, Value]]:
+        """What a call of the step gives the block of each of its tensors: one form, what it is within and what it is
+        around; the new positions of what the block appends itself, else as many as there are."""
+        found: dict[Value, tuple[Value, Value]] = {}
+        appended = {self.origin(a.value) for a in self.own}
+        for inner, outer in handed(call):
+            own = self.origin(inner)
+            fewer = own in found and len(self.pattern(inner)) < len(self.pattern(found[own][0]))
+            if own not in found or (own in appended) == fewer:
+                found[own] = inner, outer
+        return found
+
+    def is_idle(self, node: OpNode) -> bool:
+        """Whether what a node of the step makes is read by none but blocks that are given another form of it."""
+        readers = [(r, v) for v in node.outputs for r in self.readers.get(v, ())]
+        calls = [(r, v) for r, v in readers if self.is_rewritten(r)]
+        given = (any(v is outer for _, outer in self.callees[r].given(r).values()) for r, v in calls)
+        return bool(readers) and len(calls) == len(readers) and not any(given)
 
     def is_rewritten(self, node: Node | None) -> TypeGuard[CallNode]:
         """Whether a node is the call of a block that a step calls in another form."""
