@@ -134,7 +134,7 @@ def a_step_of_pytorch_sees_too_much(patch: Patch) -> None:
     def source(model: Any) -> tuple[str | None, str | None]:
         text, why = right(model)
         assert text is not None
-        mask = "self.keys <= self.positions[:, None, :, None]"
+        mask = "torch.arange(self.end, device=x.device) <= self.positions[:, None, :, None]"
         assert mask in text
         return text.replace(mask, "None"), why
 
