@@ -435,6 +435,16 @@ def test_a_quotient_of_numbers_is_worked_out(size: str, shown: str) -> None:
     assert f"torch.ones(x.size(0), 1, {shown}, " in source
 
 
+def test_what_is_made_of_a_number_that_a_class_has_is_worked_out() -> None:
+    text = """model m(x: [batch, time, 16]) { return x -> mha(heads: 2, mask: causal, normalize: best(4)) }
+inline block best(k: size)(s: [batch, heads, time, source]) -> [batch, heads, time, source] {
+  return softmax(s) * (s[..., k - 1:k] + s[..., k // 2:k // 2 + 1])
+}"""
+    source = emit(archdsl.load(text=text))
+    assert "[..., 3:4]" in source
+    assert "[..., 2:3]" in source
+
+
 @pytest.mark.parametrize("demanded", [True, False])
 @pytest.mark.parametrize("size", ["n / k * (n / k) + 1", "(2 * (n / k) - 1) ** 2", "n / k * k", "abs(n / k - 9)"])
 def test_a_quotient_that_is_demanded_to_be_whole_is_one_of_integers(size: str, demanded: bool) -> None:

@@ -8,6 +8,7 @@ their holes by trees and leaves, never by text; `unparse` is the only way back t
 from __future__ import annotations
 
 import ast
+import operator
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -267,12 +268,17 @@ def own_trees(code: Code) -> tuple[Tree, ...]:
     return tuple(x for v in found for x in v if isinstance(x, Tree))
 
 
+WORKED_OUT: Mapping[str, Callable[[int, int], int]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "FloorDiv": operator.floordiv,
+}
 TIMES, OVER, ONE = PyNode("Mult", ()), PyNode("Div", ()), PyNode("Constant", ("1",))
 
 
 def mapped(x: Any, change: Callable[[Any], Any]) -> Any:
     """The tree, or the code, with every leaf changed. A number times a leaf that has become 1 is that number, and what
-    is times a leaf that has become `1 / n` is over n."""
+    is times a leaf that has become `1 / n` is over n; `4 - 1` is worked out."""
     if isinstance(x, PyNode):
         fields = tuple(mapped(i, change) for i in x.fields)
         if all(a is b for a, b in zip(fields, x.fields, strict=True)):
@@ -285,12 +291,24 @@ def mapped(x: Any, change: Callable[[Any], Any]) -> Any:
             factor = fields[2]
             if isinstance(factor, PyNode) and factor.kind == "BinOp" and factor.fields[:2] == (ONE, OVER):
                 return PyNode("BinOp", (fields[0], OVER, factor.fields[2]))
+        if x.kind == "BinOp" and (number := _worked_out(*fields)) is not None:
+            return constant(f"{number:_}" if abs(number) >= 10_000 else str(number))
         return PyNode(x.kind, fields)
     if isinstance(x, tuple):
         return tuple(mapped(i, change) for i in x)
     if isinstance(x, Code):
         return replace(x, **{name: mapped(i, change) for name, i in vars(x).items()})
     return change(x) if isinstance(x, LEAVES) else x
+
+
+def _worked_out(left: Any, op: PyNode, right: Any) -> int | None:
+    """A sum, a difference or a quotient of two whole numbers; None for anything else."""
+    if op.kind not in WORKED_OUT or any(not isinstance(x, PyNode) or x.kind != "Constant" for x in (left, right)):
+        return None
+    texts = [x.fields[0].replace("_", "") for x in (left, right)]
+    if not all(text.isdecimal() for text in texts) or (op.kind == "FloorDiv" and int(texts[1]) == 0):
+        return None
+    return WORKED_OUT[op.kind](*map(int, texts))
 
 
 def substituted(x: Any, known: Mapping[Any, Any]) -> Any:
