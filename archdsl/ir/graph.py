@@ -269,8 +269,7 @@ class FormNode(Entity):
 
 
 class AppendNode(FormNode):
-    """What is kept of a sequence: the new positions of `value` are appended to those before them, of which `output` has
-    all."""
+    """The new positions of `value` appended to those that are kept; `output` has all of them."""
 
     name: str
     role: str = ""

@@ -283,7 +283,7 @@ def up_to(axis: int, offset: int = 0) -> At:
 
 
 Lengths = Callable[[DimValue], int]
-"""What gives a size as a number, where the sequence is so long."""
+"""Gives the number that a size is, for a sequence of one length."""
 EVERYWHERE = None
 Reads = tuple["At | None", ...]
 """For one input: for each of its axes the latest position read, or EVERYWHERE."""

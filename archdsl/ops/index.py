@@ -171,7 +171,7 @@ class IndexOp(Primitive):
         return (tuple(reads),)
 
     def certain(self, node: OpNode, k: int, i: int, axis: int, position: int, length: Lengths) -> int | None:
-        """Of a slice whose begin only the running model knows the one that stands there."""
+        """Return the position that a slice which begins at a run-time size reads."""
         x = node.tensor(0)
         items = spread(node.options["items"], x.rank)
         if any(isinstance(item, Num) for item in items[: axis + 1]):
@@ -418,9 +418,9 @@ class Shift(Primitive):
 
     def torch_starts(self, node: OpNode, e: TorchScope) -> Sequence[Tree | None]:
         axis, by, fill = axis_index(node), number(node, "by"), number(node, "fill")
-        made = "torch.zeros_like({x})" if equals(fill, 0) else "torch.full_like({x}, {fill})"
         if equals(by, 1):
-            return (e.py(made, x=e.py(f"{{0}}[{':, ' * axis}:1]"), fill=fill),)
+            like = "torch.zeros_like({x})" if equals(fill, 0) else "torch.full_like({x}, {fill})"
+            return (e.py(like, x=e.py(f"{{0}}[{':, ' * axis}:1]"), fill=fill),)
         sizes = replaced(node.tensor(0).shape, axis, by)
         return (None if equals(fill, 0) else e.py("{0}.new_full({sizes}, {fill})", sizes=sizes, fill=fill),)
 

@@ -824,7 +824,7 @@ class Cutting(Primitive, ABC):
         return (own_but(node.tensor(0).rank, axis, later(axis, self.before(node, result))),)
 
     def certain(self, node: OpNode, k: int, i: int, axis: int, position: int, length: Lengths) -> int | None:
-        """Of parts that only the running model tells apart the one that stands there."""
+        """Return the position that a part behind others of run-time sizes is cut from."""
         before = self.before(node, k)
         return None if axis != axis_index(node) or before.static else length(before.value) + position
 

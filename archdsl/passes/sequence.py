@@ -83,7 +83,7 @@ class DecodedSequence(Entity):
         )
 
     def _demand_positions(self) -> None:
-        """Raise ArchError E0504 for the first op that makes other positions than those of the sequence."""
+        """Raise ArchError E0504 for the first op that makes an axis of positions other than the sequence's."""
         forms = Forms(self.time, self.axis.value.shape[0].value, led=True)
         for node in nodes_below(self.model.block.graph):
             for value in node.outputs if isinstance(node, OpNode) else ():

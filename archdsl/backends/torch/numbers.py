@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import ast
 import math
-import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal
 
-from archdsl.backends.torch.tree import Axis, HyperLeaf, NumberLeaf, PyNode, call_tree, constant, mapped, word
+from archdsl.backends.torch.tree import PYTHON, Axis, HyperLeaf, NumberLeaf, PyNode, call_tree, constant, mapped, word
 from archdsl.ir import dims
 from archdsl.ir.conditions import fraction
 from archdsl.ir.dims import Bin, Expr, Fn, Lit, Num, Poly, Var
@@ -40,25 +39,6 @@ Quotients = Literal["whole", "sizes", "real"]
 INFINITY = constant("inf")
 FUNCTIONS = {"minimum": "min", "maximum": "max", "abs": "abs"}
 """What Python calls the functions of numbers that are not in `math`."""
-
-PYTHON: dict[str, Callable[..., Any]] = {
-    "Add": operator.add,
-    "Sub": operator.sub,
-    "Mult": operator.mul,
-    "Div": operator.truediv,
-    "FloorDiv": operator.floordiv,
-    "Mod": operator.mod,
-    "Pow": operator.pow,
-    "USub": operator.neg,
-    "Not": operator.not_,
-    "Eq": operator.eq,
-    "NotEq": operator.ne,
-    "Lt": operator.lt,
-    "LtE": operator.le,
-    "Gt": operator.gt,
-    "GtE": operator.ge,
-}
-"""Python's operators on numbers, by their classes in `ast`."""
 
 BUILT_IN: dict[str, Callable[..., Any]] = {
     "round": round,

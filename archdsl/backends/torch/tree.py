@@ -268,11 +268,24 @@ def own_trees(code: Code) -> tuple[Tree, ...]:
     return tuple(x for v in found for x in v if isinstance(x, Tree))
 
 
-WORKED_OUT: Mapping[str, Callable[[int, int], int]] = {
+PYTHON: dict[str, Callable[..., Any]] = {
     "Add": operator.add,
     "Sub": operator.sub,
+    "Mult": operator.mul,
+    "Div": operator.truediv,
     "FloorDiv": operator.floordiv,
+    "Mod": operator.mod,
+    "Pow": operator.pow,
+    "USub": operator.neg,
+    "Not": operator.not_,
+    "Eq": operator.eq,
+    "NotEq": operator.ne,
+    "Lt": operator.lt,
+    "LtE": operator.le,
+    "Gt": operator.gt,
+    "GtE": operator.ge,
 }
+"""Python's operators on numbers, by their classes in `ast`."""
 TIMES, OVER, ONE = PyNode("Mult", ()), PyNode("Div", ()), PyNode("Constant", ("1",))
 
 
@@ -292,7 +305,7 @@ def mapped(x: Any, change: Callable[[Any], Any]) -> Any:
             if isinstance(factor, PyNode) and factor.kind == "BinOp" and factor.fields[:2] == (ONE, OVER):
                 return PyNode("BinOp", (fields[0], OVER, factor.fields[2]))
         if x.kind == "BinOp" and (number := _worked_out(*fields)) is not None:
-            return constant(f"{number:_}" if abs(number) >= 10_000 else str(number))
+            return constant(str(number))
         return PyNode(x.kind, fields)
     if isinstance(x, tuple):
         return tuple(mapped(i, change) for i in x)
@@ -303,12 +316,13 @@ def mapped(x: Any, change: Callable[[Any], Any]) -> Any:
 
 def _worked_out(left: Any, op: PyNode, right: Any) -> int | None:
     """A sum, a difference or a quotient of two whole numbers; None for anything else."""
-    if op.kind not in WORKED_OUT or any(not isinstance(x, PyNode) or x.kind != "Constant" for x in (left, right)):
+    if op.kind not in ("Add", "Sub", "FloorDiv") or not all(
+        isinstance(x, PyNode) and x.kind == "Constant" and x.fields[0].replace("_", "").isdecimal()
+        for x in (left, right)
+    ):
         return None
-    texts = [x.fields[0].replace("_", "") for x in (left, right)]
-    if not all(text.isdecimal() for text in texts) or (op.kind == "FloorDiv" and int(texts[1]) == 0):
-        return None
-    return WORKED_OUT[op.kind](*map(int, texts))
+    one, other = (int(x.fields[0]) for x in (left, right))
+    return None if op.kind == "FloorDiv" and other == 0 else PYTHON[op.kind](one, other)
 
 
 def substituted(x: Any, known: Mapping[Any, Any]) -> Any:

@@ -22,7 +22,7 @@ from typing import Any
 from archdsl.backends.torch import init
 from archdsl.backends.torch.classes import Classes, ClassGroup
 from archdsl.backends.torch.lower import ClassUse, Lowered, Make, Method, Parameter, parameter_names
-from archdsl.backends.torch.numbers import BUILT_IN, PYTHON, function, value_of
+from archdsl.backends.torch.numbers import BUILT_IN, function, value_of
 from archdsl.backends.torch.program import (
     PURE,
     Bind,
@@ -39,7 +39,7 @@ from archdsl.backends.torch.program import (
 )
 from archdsl.backends.torch.python import field_name
 from archdsl.backends.torch.text import quoted
-from archdsl.backends.torch.tree import Made, NumberLeaf, Part, PyNode, Read, Variable, frozen
+from archdsl.backends.torch.tree import PYTHON, Made, NumberLeaf, Part, PyNode, Read, Variable, frozen
 from archdsl.diagnostics import InternalError, error
 from archdsl.frozen import Entity, Frozen
 from archdsl.ir import dims

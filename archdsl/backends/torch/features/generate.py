@@ -234,8 +234,8 @@ class Generate(Section):
 
     @property
     def tokens(self) -> Value | None:
-        """The model's input of tokens, if it has one, gives logits [batch, time, vocab] for each of them, and takes
-        nothing else step by step."""
+        """The model's input of tokens [batch, time]; None where its steps take anything else, or its first output is no
+        logits [batch, time, vocab]."""
         moving, logits = self.decoding.taken, next(v for _, v in self.decoding.model.outputs)
         fits = len(moving) == 1 and moving[0].dtype == "token" and moving[0].rank == 2 and logits.rank == 3
         return moving[0] if fits and is_time(logits.shape[1], self.decoding.step.time) else None

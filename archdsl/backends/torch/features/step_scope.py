@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from archdsl.backends.torch.features.by_row import refuse
+from archdsl.backends.torch.features.tables import with_axes
 from archdsl.backends.torch.scope import TorchNodeScope
 from archdsl.backends.torch.tree import Read, py
 from archdsl.ir import dims
@@ -43,7 +44,7 @@ class StepScope(TorchNodeScope):
             return super().positions(length, offset)
         else:
             own = "positions" if decoding.counts(length) else "behind"
-            found = py(f"{{s}}.{own}[:{', None' * middle}]" if middle else f"{{s}}.{own}", s=lowering.state)
+            found = with_axes(py(f"{{s}}.{own}", s=lowering.state), middle)
             return lowering.positions(found if offset is None else self.py("{x} + {offset}", x=found, offset=offset))
         return found if offset is None else self.py("{x} + {offset}", x=found, offset=offset)
 
@@ -111,8 +112,7 @@ class StepScope(TorchNodeScope):
         if (self.node, i) in taking.at_keys:
             assert isinstance(value, Value)
             return self.lowering.read_flat(value)
-        more = taking.varying.get((self.node, i), 0)
-        return py(f"{{x}}[:{', None' * more}]", x=super().input(i)) if more else super().input(i)
+        return with_axes(super().input(i), taking.varying.get((self.node, i), 0))
 
     @property
     def for_few_rows(self) -> bool:  # type: ignore[override]

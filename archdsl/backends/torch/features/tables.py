@@ -229,9 +229,8 @@ class TableLowering(BothLowering):
         between = {by_row.between(n, i) for n, i in readers if isinstance(n, FlatOp)}
         if value.rank != 2 or node.axis != 0 or len(between) != 1:
             raise refuse(f"`{value.name or 'a tensor'}`, made of positions, is read at all of them and at its own")
-        more = f"[:{', None' * between.pop()}]"  # a mask [queries, keys] has the queries of each row
-        rows = py(f"{{x}}[{{s}}.positions]{more if more != '[:]' else ''}", x=self.read_flat(value), s=self.state)
-        self.aliases[self.local(output)] = rows
+        rows = py("{x}[{s}.positions]", x=self.read_flat(value), s=self.state)  # of a mask the queries of each row
+        self.aliases[self.local(output)] = with_axes(rows, between.pop())
 
     def take(self, node: IrNode, every: Tree, output: Value, axis: int) -> None:
         """Take the new positions of what is there for all."""
@@ -266,3 +265,8 @@ class TableLowering(BothLowering):
     def form(self, node: OpNode) -> str:
         """The form that the results of a node of the step have."""
         return NEW if any(map(self.decoding.flat.is_new, node.outputs)) else ALL
+
+
+def with_axes(rows: Tree, count: int) -> Tree:
+    """A tensor [batch, …] with so many axes of size 1 more behind the first."""
+    return py(f"{{x}}[:{', None' * count}]", x=rows) if count else rows

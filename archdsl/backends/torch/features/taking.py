@@ -277,7 +277,7 @@ class Taking:
                         raise refuse(f"`{node.op.name}` is given the length `{expr_text(n.expr)}`", node.span)
 
     def inner(self, value: Value) -> Value:
-        """What a tensor is in a step, where it is the result of a condition."""
+        """Return what stands in a step for the result of a condition; any other tensor as it is."""
         while value in self.same:
             value = self.same[value]
         return value
@@ -371,7 +371,7 @@ class Taking:
                 self.flat.add(rows)
 
     def is_alone(self, value: Value, call: CallNode) -> bool:
-        """Whether a block that is called is all that reads a tensor, once, and nobody before it has appended that."""
+        """Whether a call is the only reader of a tensor, reads it once, and no caller has appended it already."""
         if value in block_tensors(self.step) and all(a.output is not value for a in self.own):
             return False
         forms = (f for each in self.forms.values() for f in each if f.output is value)
@@ -386,8 +386,8 @@ class Taking:
     # --- calls ---
 
     def given(self, call: CallNode) -> dict[Value, tuple[Value, Value]]:
-        """What a call of the step gives the block of each of its tensors: one form, what it is within and what it is
-        around; the new positions of what the block appends itself, else as many as there are."""
+        """Map each tensor of this block to the one form that a call of the step gives it: as the block has it, and as
+        the caller has it. It is the new positions where the block appends them itself, else the longest."""
         found: dict[Value, tuple[Value, Value]] = {}
         appended = {self.origin(a.value) for a in self.own}
         for inner, outer in handed(call):
